@@ -1,0 +1,188 @@
+"""A machine that runs commands, and waiting with a deadline.
+
+``Host`` is the protocol that the SSH layer, the controller itself and the fakes of the tests fulfil. A command is an
+argv list, never a shell string; its deadline covers the whole call.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from lab.model import CommandError, NodeError, WaitTimeout, sha256_text
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What to run. ``repeatable`` allows a retry after a lost connection; ``check`` makes a non-zero exit an error."""
+
+    argv: tuple[str, ...]
+    stdin: str = ""
+    timeout_s: float = 30.0
+    repeatable: bool = False
+    check: bool = True
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def shown(self) -> str:
+        """Paste-ready text; stdin and environment are left out, since they may hold credentials."""
+        return shlex.join(self.argv)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """What a command gave. ``exit_status`` is the command's own; a lost connection raises TransportError instead."""
+
+    argv: tuple[str, ...]
+    exit_status: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+class Host(Protocol):
+    """A machine that runs commands and takes files."""
+
+    @property
+    def name(self) -> str:
+        """Short name for messages."""
+
+    def run(self, command: Command) -> Completed:
+        """Run to the end. CommandError on an unexpected exit, WaitTimeout at the deadline, TransportError otherwise."""
+
+    def put(self, source: Path, target: str, *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
+        """Copy a file there: verified by sha256, moved into place whole. A target that already matches is kept."""
+
+    def put_text(self, text: str, target: str, *, mode: int = 0o644) -> None:
+        """Write a small text file there, whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in time that is passed down, so that nested waits cannot add up."""
+
+    at_s: float
+    clock: Clock = time.monotonic
+
+    @classmethod
+    def after(cls, seconds: float, clock: Clock = time.monotonic) -> Deadline:
+        """The point ``seconds`` from now."""
+        return cls(clock() + seconds, clock)
+
+    def remaining_s(self) -> float:
+        """Seconds left; never negative."""
+        return max(0.0, self.at_s - self.clock())
+
+    def sooner(self, seconds: float) -> Deadline:
+        """This deadline or ``seconds`` from now, whichever comes first."""
+        return Deadline(min(self.at_s, self.clock() + seconds), self.clock)
+
+
+def wait_until(
+    what: str,
+    probe: Callable[[], tuple[T | None, str]],
+    deadline: Deadline,
+    *,
+    interval_s: float = 0.5,
+    sleep: Sleep = time.sleep,
+) -> T:
+    """Call ``probe`` until its first item is not None, and return that item.
+
+    ``probe`` gives (value or None, text of the state seen). WaitTimeout carries the last state. The probe runs at least
+    once, and once more after the last sleep.
+    """
+    while True:
+        value, state = probe()
+        if value is not None:
+            return value
+        if deadline.remaining_s() <= 0:
+            raise WaitTimeout(f"gave up waiting for {what}; last seen: {state or 'nothing'}")
+        sleep(min(interval_s, deadline.remaining_s()))
+
+
+def failure_text(host: str, command: Command, completed: Completed) -> str:
+    """Message of a CommandError: where, what, exit status, both streams (their ends)."""
+    parts = [f"{host}: exit {completed.exit_status}: {command.shown()}"]
+    for label, text in (("stdout", completed.stdout), ("stderr", completed.stderr)):
+        if text.strip():
+            parts.append(f"{label}: {text.strip()[-2000:]}")
+    return "\n".join(parts)
+
+
+class LocalHost:
+    """The controller itself, as an ordinary user."""
+
+    name = "controller"
+
+    def run(self, command: Command) -> Completed:
+        """See :class:`Host`. The child's whole process group ends at the deadline."""
+        started = time.monotonic()
+        try:
+            done = subprocess.run(
+                command.argv,
+                input=command.stdin,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=command.timeout_s,
+                env={**os.environ, **command.env},
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise WaitTimeout(f"{self.name}: no end within {command.timeout_s:g} s: {command.shown()}") from error
+        except OSError as error:
+            raise NodeError(f"{self.name}: cannot run {command.argv[0]}: {error.strerror or error}") from error
+        completed = Completed(
+            argv=command.argv,
+            exit_status=done.returncode,
+            stdout=done.stdout,
+            stderr=done.stderr,
+            seconds=time.monotonic() - started,
+        )
+        if command.check and completed.exit_status != 0:
+            raise CommandError(failure_text(self.name, command, completed))
+        return completed
+
+    def put(self, source: Path, target: str, *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
+        """See :class:`Host`; ``timeout_s`` has no effect on a local copy."""
+        del timeout_s
+        temporary = Path(f"{target}.part")
+        shutil.copyfile(source, temporary)
+        temporary.chmod(mode)
+        temporary.replace(target)
+
+    def put_text(self, text: str, target: str, *, mode: int = 0o644) -> None:
+        """See :class:`Host`."""
+        temporary = Path(f"{target}.{sha256_text(text)[:8]}.part")
+        temporary.write_text(text)
+        temporary.chmod(mode)
+        temporary.replace(target)
+
+
+def put_texts(host: Host, texts: Mapping[str, tuple[str, int]], *, timeout_s: float = 60.0) -> None:
+    """Write several text files in one round trip: absolute target path to (text, mode). Owner root, whole files.
+
+    The texts travel on stdin as a tar archive, so that no private key stands in a process list.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for target, (text, mode) in sorted(texts.items()):
+            entry = tarfile.TarInfo(target.lstrip("/"))
+            entry.size, entry.mode = len(text.encode()), mode
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    argv = ("sh", "-c", "base64 -d | tar --extract --directory=/ --no-same-owner --preserve-permissions")
+    packed = base64.encodebytes(buffer.getvalue()).decode()
+    host.run(Command(argv=argv, stdin=packed, timeout_s=timeout_s, repeatable=True))

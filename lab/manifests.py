@@ -1,0 +1,81 @@
+"""Pod manifests from jinja2 templates and a table of cases. Pure but for reading its own two kinds of files once.
+
+A rendered manifest is an input of a stage: its sha256 is part of the stage's stamp.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+from lab.model import UsageError
+
+POD_DEFAULTS: dict[str, Any] = {
+    "pod_resources": None,
+    "requests": None,
+    "limits": None,
+    "priority_class": None,
+    "busy": 0,
+    "memory_mib": 0,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifests:
+    """The cases and templates of one folder."""
+
+    cases: Mapping[str, Mapping[str, Any]]
+    environment: jinja2.Environment = field(repr=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> Manifests:
+        """Read ``cases.toml`` and the templates beside it; UsageError names the file that is wrong."""
+        path = folder / "cases.toml"
+        try:
+            data = tomllib.loads(path.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise UsageError(f"{path}: {error}") from error
+        defaults = {**POD_DEFAULTS, **data.get("defaults", {})}
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(folder),
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=False,
+            keep_trailing_newline=True,
+            autoescape=False,
+        )
+        environment.filters["flow"] = lambda value: json.dumps(value, sort_keys=True)
+        cases = {name: {"name": name, **defaults, **case} for name, case in data.get("cases", {}).items()}
+        return cls(cases=cases, environment=environment)
+
+    def render(self, case: str, **changes: Any) -> str:
+        """YAML of one case, with parameters changed; UsageError for an unknown case or a parameter left out."""
+        if case not in self.cases:
+            raise UsageError(f"no manifest case {case!r}; cases.toml has: {', '.join(sorted(self.cases))}")
+        parameters = {**self.cases[case], **changes}
+        parameters["command"] = pod_command(parameters["busy"], parameters["memory_mib"])
+        try:
+            text = self.environment.get_template(parameters["template"]).render(parameters)
+        except jinja2.TemplateError as error:
+            raise UsageError(f"manifest case {case}: {error}") from error
+        yaml.safe_load(text)
+        return text
+
+
+def pod_command(busy: int, memory_mib: int) -> list[str]:
+    """Command of the container: busy processes, or anonymous memory held by ``tail``, or nothing but sleep.
+
+    ``tail`` keeps its whole input while no line ends, so it holds the bytes in its own heap until its input ends, which
+    never happens. That memory is anonymous, as a program's own would be.
+    """
+    if busy:
+        return ["sh", "-c", "while :; do :; done & " * busy + "wait"]
+    if memory_mib:
+        return ["sh", "-c", f"{{ head -c {memory_mib << 20} /dev/zero; sleep 100000000; }} | tail -n 1"]
+    return ["sleep", "100000000"]

@@ -1,0 +1,121 @@
+"""Processes that belong to a node, found by a mark in their environment rather than by a pid file.
+
+A crash between starting a process and writing its pid down would lose it; the mark is there from the first instruction.
+A process is identified by pid *and* start time, since pids are used again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.host import Deadline
+
+MARK = "LAB_NODE_FOLDER"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """One process for as long as it lives. ``start_ticks`` is field 22 of /proc/PID/stat (clock ticks since boot)."""
+
+    pid: int
+    start_ticks: int
+
+    def is_alive(self) -> bool:
+        """Whether this very process still runs; a zombie does not."""
+        state = _state(self.pid)
+        return state is not None and state[1] == self.start_ticks and state[0] not in "ZX"
+
+
+def identity(pid: int) -> Identity | None:
+    """Identity of a running process, or None when there is none."""
+    state = _state(pid)
+    return None if state is None else Identity(pid=pid, start_ticks=state[1])
+
+
+def myself() -> Identity:
+    """Identity of this process."""
+    found = identity(os.getpid())
+    if found is None:
+        raise RuntimeError("/proc does not show this process; the lab needs Linux with /proc mounted")
+    return found
+
+
+def _state(pid: int) -> tuple[str, int] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    return fields[0], int(fields[19])
+
+
+def start(argv: Sequence[str], *, folder: Path, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, marked as part of the node at ``folder``; output goes to ``log``."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=folder,
+            env={**os.environ, **(env or {}), MARK: str(folder)},
+        )
+
+
+def marked(folder: Path) -> list[Identity]:
+    """Live processes of this user that carry the mark of ``folder``."""
+    wanted = f"{MARK}={folder}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if wanted in environment.split(b"\0"):
+            process = identity(int(entry.name))
+            if process is not None and process.is_alive():
+                found.append(process)
+    return found
+
+
+def end_marked(folder: Path, *, grace_s: float = 5.0) -> list[Identity]:
+    """End every process of a node: SIGTERM, then SIGKILL after ``grace_s``. Returns those that would not go."""
+    for number, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+        deadline = Deadline.after(seconds)
+        living = marked(folder)
+        for process in living:
+            _send(process, number)
+        while living and deadline.remaining_s() > 0:
+            for process in living:
+                _reap(process.pid)
+            living = [process for process in living if process.is_alive()]
+            if living:
+                time.sleep(0.05)
+        if not marked(folder):
+            return []
+    return marked(folder)
+
+
+def _send(process: Identity, number: int) -> None:
+    if process.is_alive():
+        try:
+            os.kill(process.pid, number)
+        except ProcessLookupError:
+            return
+
+
+def _reap(pid: int) -> None:
+    """Collect a child of ours that has ended, so that it does not stay as a zombie; others are not ours to collect."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return
