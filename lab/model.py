@@ -104,7 +104,7 @@ class Gate:
     @classmethod
     def parse(cls, text: str) -> Gate:
         """``NAME=true|false[@apiserver|@kubelet]`` as on the command line."""
-        match = GATE_PATTERN.match(text)
+        match = GATE_PATTERN.fullmatch(text)
         if match is None:
             raise UsageError(
                 f"--gate {text!r} is not NAME=true or NAME=false, optionally with @apiserver or @kubelet "
@@ -160,7 +160,7 @@ class Cell:
 
 def minor_of(version: str) -> int:
     """Minor number of a Kubernetes version; UsageError when it is not ``v1.N.P``."""
-    match = VERSION_PATTERN.match(version)
+    match = VERSION_PATTERN.fullmatch(version)
     if match is None:
         raise UsageError(f"version {version!r} is not of the form v1.36.3")
     return int(match[1])
@@ -243,7 +243,12 @@ class Stamp:
     def difference(self, other: Stamp) -> list[str]:
         """Names of the inputs whose values differ, sorted."""
         names = set(self.inputs) | set(other.inputs)
-        return sorted(name for name in names if self.inputs.get(name) != other.inputs.get(name))
+        return sorted(name for name in names if _canonical(self.inputs, name) != _canonical(other.inputs, name))
+
+
+def _canonical(inputs: Mapping[str, Any], name: str) -> str | None:
+    """One text per value, so that 1, 1.0 and true differ here as they do in the digest; None when absent."""
+    return canonical_json(inputs[name]) if name in inputs else None
 
 
 def canonical_json(value: Any) -> str:

@@ -1,0 +1,33 @@
+"""Verified executables for a run: Kubernetes components and etcd, from cache, folder, download or build.
+
+Start at :func:`resolve`. Every file is hashed on every use, so that a record can name exactly what ran.
+"""
+
+from __future__ import annotations
+
+from lab.artifacts.cache import Binaries
+from lab.artifacts.download import Limits
+from lab.artifacts.files import Unavailable, WrongHash
+from lab.artifacts.pins import Pin, Releases, add_pin, load_releases, pins_for
+from lab.artifacts.request import KUBERNETES_COMPONENTS, Request
+from lab.artifacts.resolve import describe_origin, resolve, resolve_upstream
+from lab.artifacts.sources import Builder, Sources
+
+__all__ = [
+    "KUBERNETES_COMPONENTS",
+    "Binaries",
+    "Builder",
+    "Limits",
+    "Pin",
+    "Releases",
+    "Request",
+    "Sources",
+    "Unavailable",
+    "WrongHash",
+    "add_pin",
+    "describe_origin",
+    "load_releases",
+    "pins_for",
+    "resolve",
+    "resolve_upstream",
+]

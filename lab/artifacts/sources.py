@@ -1,0 +1,217 @@
+"""The places an artifact can come from. Each fills a staging folder or raises Unavailable with its reason."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from lab.artifacts.cache import Progress, Staged
+from lab.artifacts.download import Limits, check_base_url, fetch_file, fetch_sha256, fetch_text
+from lab.artifacts.files import (
+    Unavailable,
+    WrongHash,
+    check_sum,
+    copy_file,
+    copy_stream,
+    parse_sums,
+    read_sums,
+    sha256_file,
+    unpack_xz,
+)
+from lab.artifacts.pins import Releases
+from lab.artifacts.request import ARCH, Request
+from lab.model import NodeError, UsageError
+
+KUBERNETES_MIRROR = "https://dl.k8s.io/release"
+ETCD_MIRROR = "https://github.com/etcd-io/etcd/releases/download"
+
+
+class Builder(Protocol):
+    """Builds the single executable of a request into ``output``."""
+
+    def __call__(self, request: Request, output: Path, progress: Progress) -> str:
+        """Return how it was built, in a few words; NodeError when it cannot be built."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where to look, in this order: ``cache``, ``folder``, download (when ``download``), ``builder``.
+
+    ``lock_timeout_s`` is how long to wait for another run that is preparing the same artifact.
+    """
+
+    cache: Path
+    releases: Releases
+    folder: Path | None = None
+    download: bool = True
+    builder: Builder | None = None
+    kubernetes_mirror: str = KUBERNETES_MIRROR
+    etcd_mirror: str = ETCD_MIRROR
+    limits: Limits = field(default_factory=Limits)
+    lock_timeout_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.folder is not None and not self.folder.is_dir():
+            raise UsageError(f"--artifacts {self.folder}: no such folder; name the one that holds the binaries")
+        check_base_url(self.kubernetes_mirror)
+        check_base_url(self.etcd_mirror)
+
+    @classmethod
+    def from_environment(
+        cls,
+        environ: Mapping[str, str],
+        *,
+        cache: Path,
+        releases: Releases,
+        folder: Path | None = None,
+        download: bool = True,
+        builder: Builder | None = None,
+    ) -> Sources:
+        """Defaults from LAB_ARTIFACTS, LAB_KUBERNETES_MIRROR and LAB_ETCD_MIRROR; a given ``folder`` wins."""
+        if folder is None and environ.get("LAB_ARTIFACTS"):
+            folder = Path(environ["LAB_ARTIFACTS"])
+        return cls(
+            cache=cache,
+            releases=releases,
+            folder=folder,
+            download=download,
+            builder=builder,
+            kubernetes_mirror=environ.get("LAB_KUBERNETES_MIRROR") or KUBERNETES_MIRROR,
+            etcd_mirror=environ.get("LAB_ETCD_MIRROR") or ETCD_MIRROR,
+        )
+
+
+def from_folder(request: Request, sources: Sources, files: Path, progress: Progress) -> Staged:
+    """From ``--artifacts DIR``: one executable (plain or .xz), or the official ones in ``DIR/<version>/``."""
+    folder = sources.folder
+    if folder is None:
+        raise Unavailable("no folder given (--artifacts DIR or LAB_ARTIFACTS)")
+    sums = read_sums(folder)
+    authority = f"{folder / 'SHA256SUMS'}"
+    name = f"{request.single_file}-{request.version}-{ARCH}"
+    plain, packed = folder / name, folder / f"{name}.xz"
+    target = files / request.single_file
+    if plain.is_file() or packed.is_file():
+        if plain.is_file():
+            source, actual = str(plain), copy_file(plain, target)
+        else:
+            check_sum(packed, packed.name, sha256_file(packed), sums, authority)
+            progress(f"{request}: unpacking {packed.name}")
+            source, actual = f"{packed} (unpacked)", unpack_xz(packed, target)
+        check_sum(source, name, actual, sums, authority)
+        return Staged(
+            components=request.single_file_components,
+            sha256={request.single_file: actual},
+            places={request.single_file: source},
+            origin="artifacts",
+            pin_origin="module-build",
+            detail=f"{source}{'' if sums is None else ', checked against its SHA256SUMS'}",
+        )
+    separate = folder / request.version
+    missing = [item for item in request.components if not (separate / item).is_file()]
+    if missing:
+        raise Unavailable(f"{folder} has neither {name}, nor {name}.xz, nor {request.version}/{missing[0]}")
+    hashes: dict[str, str] = {}
+    for item in request.components:
+        hashes[item] = copy_file(separate / item, files / item)
+        check_sum(separate / item, f"{request.version}/{item}", hashes[item], sums, authority)
+    return Staged(
+        components=request.separate_components,
+        sha256=hashes,
+        places={item: str(separate / item) for item in request.components},
+        origin="artifacts",
+        pin_origin="official",
+        detail=f"{separate}{'' if sums is None else ', checked against SHA256SUMS'}",
+    )
+
+
+def from_download(request: Request, sources: Sources, files: Path, progress: Progress) -> Staged:
+    """From the official release, or a mirror of it with the same layout."""
+    if not sources.download:
+        raise Unavailable("downloads are switched off")
+    if request.kind == "etcd":
+        return _download_etcd(request, sources, files, progress)
+    base = f"{check_base_url(sources.kubernetes_mirror)}/{request.version}/bin/{ARCH.replace('-', '/')}"
+    hashes: dict[str, str] = {}
+    for component in request.components:
+        url = f"{base}/{component}"
+        pin = sources.releases.find(request, component, "official")
+        if pin is not None:
+            expected, authority = pin.sha256, "the official pin in releases.toml"
+        else:
+            expected, authority = fetch_sha256(f"{url}.sha256", sources.limits), f"{url}.sha256"
+        progress(f"{request}: downloading {component}")
+        fetch_file(url, files / component, expected, authority, sources.limits, progress)
+        (files / component).chmod(0o755)
+        hashes[component] = expected
+    return Staged(
+        components=request.separate_components,
+        sha256=hashes,
+        places={component: f"{base}/{component}" for component in request.components},
+        origin="download",
+        pin_origin="official",
+        detail=base,
+    )
+
+
+def _download_etcd(request: Request, sources: Sources, files: Path, progress: Progress) -> Staged:
+    base = f"{check_base_url(sources.etcd_mirror)}/{request.version}"
+    name = f"etcd-{request.version}-{ARCH}"
+    sums_url = f"{base}/SHA256SUMS"
+    try:
+        sums = parse_sums(fetch_text(sums_url, sources.limits), sums_url)
+    except Unavailable:
+        raise
+    except NodeError as error:
+        raise Unavailable(str(error)) from error
+    archive = files / f"{name}.tar.gz"
+    if archive.name not in sums:
+        raise Unavailable(f"{sums_url}: has no line for {archive.name}")
+    progress(f"{request}: downloading {archive.name}")
+    url = f"{base}/{archive.name}"
+    fetch_file(url, archive, sums[archive.name], sums_url, sources.limits, progress)
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            member = tar.extractfile(f"{name}/etcd")
+            if member is None:
+                raise NodeError(f"{url}: {name}/etcd is not a file")
+            actual = copy_stream(member, files / "etcd")
+    except (KeyError, tarfile.TarError, EOFError) as error:
+        raise NodeError(f"{url}: no {name}/etcd could be unpacked: {error}") from error
+    archive.unlink()
+    return Staged(
+        components=request.single_file_components,
+        sha256={"etcd": actual},
+        places={"etcd": url},
+        origin="download",
+        pin_origin="official",
+        detail=url,
+    )
+
+
+def from_build(request: Request, sources: Sources, files: Path, progress: Progress) -> Staged:
+    """Built on this machine from the published Go modules."""
+    if sources.builder is None:
+        raise Unavailable("building is switched off")
+    target = files / request.single_file
+    try:
+        detail = sources.builder(request, target, progress)
+    except WrongHash:
+        raise
+    except NodeError as error:
+        raise Unavailable(str(error)) from error
+    if not target.is_file():
+        raise NodeError(f"building {request}: the build ended without writing {target.name}")
+    target.chmod(0o755)
+    return Staged(
+        components=request.single_file_components,
+        sha256={request.single_file: sha256_file(target)},
+        places={},
+        origin="build",
+        pin_origin=None,
+        detail=detail,
+    )

@@ -1,0 +1,79 @@
+"""What a run was asked for, as one frozen record; argv and environment end in lab.cli, which makes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.model import Cell, Gate, UsageError, minor_of
+
+OLDEST_MINOR = 34
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """One `lab run`. ``cells`` in running order; ``options`` are what stages make their sampling parameters of."""
+
+    cells: tuple[Cell, ...]
+    stages: tuple[str, ...]
+    provider: str
+    distro: str
+    results: Path
+    project: Path
+    cache: Path
+    keep: str
+    seed: int
+    quick: bool
+    reps: int
+    order: str
+    node: str | None = None
+    artifacts: Path | None = None
+    download: bool = True
+    build: bool = True
+    max_minutes: float | None = None
+    ssh_port: int | None = None
+    vcpus: int = 2
+    memory_mib: int = 4096
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The part that decides sampling parameters."""
+        return {"quick": self.quick, "reps": self.reps, "order": self.order}
+
+
+def make_cells(distro: str, versions: str, gates: tuple[str, ...], gate_legs: tuple[str, ...]) -> tuple[Cell, ...]:
+    """Cells from the command line, in order.
+
+    ``versions`` is comma-separated; ``gates`` apply to every version; each of ``gate_legs``
+    (``VERSION:NAME=false[,NAME=…]``) adds one more cell.
+    """
+    chosen = tuple(Gate.parse(text) for text in gates)
+    cells = [Cell(distro=distro, version=_version(text), gates=chosen) for text in _split(versions)]
+    for leg in gate_legs:
+        version, separator, text = leg.partition(":")
+        if not separator:
+            raise UsageError(f"--gate-leg {leg!r} is not VERSION:NAME=false")
+        cells.append(
+            Cell(distro=distro, version=_version(version), gates=tuple(Gate.parse(gate) for gate in _split(text)))
+        )
+    if not cells:
+        raise UsageError("no version given; example: --versions v1.36.3,v1.37.2")
+    names = [cell.name for cell in cells]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{name} is asked for twice")
+    return tuple(cells)
+
+
+def _split(text: str) -> list[str]:
+    return [part for part in re.split(r"[,\s]+", text) if part]
+
+
+def _version(text: str) -> str:
+    version = text if text.startswith("v") else f"v{text}"
+    if minor_of(version) < OLDEST_MINOR:
+        raise UsageError(f"version {version}: the oldest that the lab measures is v1.{OLDEST_MINOR}")
+    return version

@@ -1,0 +1,1 @@
+"""Which Kubernetes is installed, and how. ``lab.distros.registry`` names them all."""

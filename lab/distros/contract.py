@@ -1,0 +1,58 @@
+"""What every distribution does: install one pinned version on a node, and say what really runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from lab.host import Deadline
+from lab.kubectl import Kubectl
+from lab.model import Cell
+from lab.providers.contract import Node
+
+NODE_NAME = "node"
+EVICTION_THRESHOLD = "2Gi"
+PRESSURE_TRANSITION_S = 30
+PROJECT_FOLDER = "/opt/lab"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A running Kubernetes of one node.
+
+    ``kubelet_unit`` is the systemd unit whose journal holds the kubelet's log. ``kubelet_url`` and
+    ``credentials_folder`` are valid on the node: the kubelet's own port, and ca.crt, reader.crt, reader.key.
+    ``facts_texts`` is what the components said of themselves (stored with every attempt). ``own_cpu_s`` gives CPU
+    seconds used so far by each control-plane process on the controller (empty when it runs elsewhere).
+    """
+
+    node: Node
+    kubectl: Kubectl
+    cell: Cell
+    kubelet_unit: str
+    kubelet_url: str
+    credentials_folder: str
+    must_agree: Mapping[str, str]
+    shown: Mapping[str, str]
+    facts_texts: Mapping[str, str] = field(default_factory=dict)
+    own_cpu_s: Callable[[], Mapping[str, float]] = dict
+
+
+class Distro(Protocol):
+    """Installs and removes one Kubernetes version."""
+
+    name: str
+
+    def files(self, cell: Cell) -> Mapping[str, Path]:
+        """Binaries the node needs: target path to verified local file (fetched or built now when missing)."""
+
+    def install(self, node: Node, cell: Cell, deadline: Deadline) -> Cluster:
+        """Until the node is Ready and pods can be created."""
+
+    def save_logs(self, cluster: Cluster | None, node: Node, folder: Path) -> None:
+        """Fetch what helps to explain a failure; never raises."""
+
+    def uninstall(self, node: Node) -> None:
+        """End what runs on the controller for this node."""

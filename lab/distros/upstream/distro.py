@@ -1,0 +1,252 @@
+"""Upstream components: the kubelet in the node, everything else as processes of the controller.
+
+The control plane runs beside the guest, because one inside it takes CPU from the very windows that are measured.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from lab import artifacts
+from lab.artifacts import Binaries
+from lab.distros.contract import NODE_NAME, PROJECT_FOLDER, Cluster
+from lab.distros.upstream import control_plane, node as kubelet_node
+from lab.host import Command, Deadline, LocalHost, put_texts, wait_until
+from lab.kubectl import Kubectl, as_object
+from lab.model import Cell, Gate, LabError, NodeError, UsageError
+from lab.parse.node_facts import NodeFacts, feature_gates, parse_node_facts
+from lab.providers.contract import Node
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "lab"
+
+READER_RBAC = """\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: lab-reader}
+rules:
+- apiGroups: [""]
+  resources: [nodes/stats, nodes/metrics, nodes/proxy, nodes/configz, nodes/healthz]
+  verbs: [get]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: lab-reader}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: lab-reader}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: lab-reader}]
+"""
+
+DEPENDENT_GATES = {
+    "PodLevelResources": (
+        ("InPlacePodLevelResourcesVerticalScaling", 35),
+        ("PodLevelResourceManagers", 36),
+        ("PodLevelResourcesFixKubeletQOSClass", 37),
+        ("PodLevelResourcesFixDefaulting", 37),
+    )
+}
+"""Gates that cannot stay on when another is off, with the minor that brought them (pkg/features/kube_features.go)."""
+
+
+def with_dependents(cell: Cell) -> Cell:
+    """The cell with every gate also off that depends on one that is off; gates the user named stay as named."""
+    gates = list(cell.gates)
+    for gate in cell.gates:
+        for name, since in DEPENDENT_GATES.get(gate.name, ()):
+            named = any(other.name == name and other.component in (None, gate.component) for other in gates)
+            if not gate.enabled and cell.minor >= since and not named:
+                gates.append(Gate(name=name, enabled=False, component=gate.component))
+    return Cell(distro=cell.distro, version=cell.version, gates=tuple(gates))
+
+
+class Upstream:
+    """Installs upstream Kubernetes on nodes that can reach the controller."""
+
+    name = "upstream"
+
+    def __init__(
+        self, *, resolve: Callable[[str], Binaries], scripts: Mapping[str, str], progress: Callable[[str], None]
+    ) -> None:
+        self._resolve = resolve
+        self._scripts = scripts
+        self._progress = progress
+        self._binaries: dict[str, Binaries] = {}
+        self._planes: dict[str, control_plane.ControlPlane] = {}
+
+    def binaries(self, version: str) -> Binaries:
+        """Verified binaries of a version, resolved once."""
+        if version not in self._binaries:
+            self._binaries[version] = self._resolve(version)
+        return self._binaries[version]
+
+    def files(self, cell: Cell) -> Mapping[str, Path]:
+        """See :class:`lab.distros.contract.Distro`. Also refuses gates that the version does not know."""
+        binaries = self.binaries(cell.version)
+        check_gates(cell, binaries)
+        return {f"{PROJECT_FOLDER}/bin/kubelet": binaries.components["kubelet"].resolve()}
+
+    def install(self, node: Node, cell: Cell, deadline: Deadline) -> Cluster:
+        """See :class:`lab.distros.contract.Distro`."""
+        if node.controller_address is None:
+            raise UsageError(f"provider {node.provider} gives nodes that cannot reach a control plane on the controller")
+        told = with_dependents(cell)
+        binaries = self.binaries(cell.version)
+        plane = control_plane.start(
+            binaries=binaries,
+            cell=told,
+            folder=node.folder / "control-plane",
+            node_folder=node.folder,
+            addresses=(node.controller_address,),
+            deadline=deadline,
+        )
+        self._planes[node.id] = plane
+        plane.kubectl.apply(READER_RBAC)
+        for target, source in self.files(cell).items():
+            node.host.put(source, target, mode=0o755)
+        put_texts(
+            node.host,
+            {f"{PROJECT_FOLDER}/node-scripts/{name}": (text, 0o755) for name, text in self._scripts.items()},
+        )
+        texts = kubelet_node.texts(told, control_plane.kubelet_files(plane, node.controller_address))
+        kubelet_node.start(node.host, texts, deadline)
+        kubelet_node.wait_unit_answers(node.host, deadline.sooner(120))
+        _wait_node_ready(plane.kubectl, deadline.sooner(180))
+        return self._cluster(node, cell, told, plane, binaries)
+
+    def _cluster(
+        self, node: Node, cell: Cell, told: Cell, plane: control_plane.ControlPlane, binaries: Binaries
+    ) -> Cluster:
+        facts = parse_node_facts(node.host.run(
+            Command(argv=("sh", f"{PROJECT_FOLDER}/node-scripts/node_facts.sh"), timeout_s=60, repeatable=True)
+        ).stdout)
+        metrics = {
+            "apiserver": plane.kubectl.raw("/metrics"),
+            "kubelet": kubelet_node.get(node.host, "/metrics"),
+        }
+        configz = kubelet_node.get(node.host, "/configz")
+        check_gates_took(told, {name: feature_gates(text) for name, text in metrics.items()})
+        must_agree, shown = _environment(node, facts, binaries)
+        return Cluster(
+            node=node,
+            kubectl=plane.kubectl,
+            cell=cell,
+            kubelet_unit=kubelet_node.KUBELET_UNIT,
+            kubelet_url=f"https://127.0.0.1:{kubelet_node.KUBELET_PORT}",
+            credentials_folder=kubelet_node.CREDENTIALS,
+            must_agree=must_agree,
+            shown=shown,
+            facts_texts={
+                "node-facts.txt": facts.text,
+                "configz.json": configz,
+                "gates-apiserver.txt": _gate_lines(metrics["apiserver"]),
+                "gates-kubelet.txt": _gate_lines(metrics["kubelet"]),
+            },
+            own_cpu_s=plane.cpu_seconds,
+        )
+
+    def save_logs(self, cluster: Cluster | None, node: Node, folder: Path) -> None:
+        """See :class:`lab.distros.contract.Distro`."""
+        del cluster
+        folder.mkdir(parents=True, exist_ok=True)
+        for log_file in sorted((node.folder / "control-plane").glob("*.log")):
+            shutil.copyfile(log_file, folder / log_file.name)
+        try:
+            argv = ("journalctl", "-u", kubelet_node.KUBELET_UNIT, "-u", "containerd", "-o", "short-unix", "--no-pager")
+            journal = node.host.run(Command(argv=argv, timeout_s=60)).stdout
+            (folder / "kubelet.log").write_text(journal)
+        except LabError as error:
+            log.warning("the kubelet's log could not be fetched: %s", error)
+
+    def uninstall(self, node: Node) -> None:
+        """See :class:`lab.distros.contract.Distro`. The processes carry the node's mark and end with the node."""
+        self._planes.pop(node.id, None)
+
+
+def check_gates(cell: Cell, binaries: Binaries) -> None:
+    """UsageError when a component of this version does not list a gate that the user set."""
+    told = with_dependents(cell)
+    for component, program in (("apiserver", "kube-apiserver"), ("kubelet", "kubelet")):
+        chosen = [gate for gate in told.gates if gate.component in (None, component)]
+        if not chosen:
+            continue
+        text = LocalHost().run(Command(argv=(str(binaries.components[program]), "--help"), timeout_s=60)).stdout
+        known = set(re.findall(r"([A-Za-z0-9]+)=true\|false", text))
+        for gate in chosen:
+            if known and gate.name not in known:
+                raise UsageError(
+                    f"--gate {gate}: the {program} of {cell.version} does not know {gate.name}; nothing was started"
+                )
+
+
+def check_gates_took(cell: Cell, found: Mapping[str, Mapping[str, bool]]) -> None:
+    """NodeError when ``kubernetes_feature_enabled`` of a component differs from what it was told."""
+    for gate in cell.gates:
+        for component in ("apiserver", "kubelet"):
+            if gate.component not in (None, component):
+                continue
+            seen = found[component].get(gate.name)
+            if seen is not gate.enabled:
+                raise NodeError(
+                    f"gate {gate} was set on the {component}, but its metrics say "
+                    f"{'nothing of it' if seen is None else str(seen).lower()}"
+                )
+
+
+def _gate_lines(metrics: str) -> str:
+    lines = [line for line in metrics.splitlines() if line.startswith("kubernetes_feature_enabled")]
+    return "\n".join(lines) + "\n"
+
+
+def _environment(node: Node, facts: NodeFacts, binaries: Binaries) -> tuple[dict[str, str], dict[str, str]]:
+    """Facts that comparable cells must agree on, and facts that are only shown."""
+    must_agree = {
+        "provider": node.provider,
+        "emulation": node.facts.get("emulation", "none"),
+        "cgroup_mode": facts.cgroup_mode,
+        "cgroup_driver": "systemd",
+        "vcpus": str(facts.cpus),
+        "memory_class": f"{node.facts.get('memory_mib', str(facts.memory_kib // 1024))} MiB",
+        "control_plane": "controller",
+    }
+    shown = {
+        "kernel": facts.kernel,
+        "cpu_model": facts.cpu_model,
+        "containerd": facts.containerd,
+        "runc": facts.runc,
+        "image": node.facts.get("image", ""),
+        "kubelet": facts.kubelet,
+        "kubelet_sha256": facts.kubelet_sha256,
+        "artifact_origin": artifacts.describe_origin(binaries),
+    }
+    return must_agree, {name: value for name, value in shown.items() if value}
+
+
+def _wait_node_ready(kubectl: Kubectl, deadline: Deadline) -> None:
+    """Node Ready, then the default service account of the namespaces that take pods, then no memory pressure."""
+    kubectl.apply(f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n")
+
+    def ready() -> tuple[bool | None, str]:
+        done = kubectl.call("get", "node", NODE_NAME, "-o", "json", check=False, repeatable=True)
+        if done.exit_status != 0:
+            return None, done.stderr.strip()[-200:]
+        state = node_conditions(done.stdout)
+        good = state.get("Ready") == "True" and state.get("MemoryPressure") == "False"
+        return (True if good else None), str(state)
+
+    wait_until("the node to be Ready", ready, deadline, interval_s=1.0)
+    for namespace in (NAMESPACE, "kube-system"):
+
+        def account(namespace: str = namespace) -> tuple[bool | None, str]:
+            done = kubectl.call("get", "serviceaccount", "default", "-n", namespace, check=False, repeatable=True)
+            return (True if done.exit_status == 0 else None), done.stderr.strip()[-200:]
+
+        wait_until(f"the default service account of {namespace}", account, deadline, interval_s=0.5)
+
+
+def node_conditions(text: str) -> dict[str, str]:
+    """Condition type to status, from a node object in JSON."""
+    return {entry["type"]: entry["status"] for entry in as_object(text).get("status", {}).get("conditions", [])}

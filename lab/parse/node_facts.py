@@ -1,0 +1,80 @@
+"""What a node says of itself: the sections of ``node_facts.sh`` and the feature gates in a component's metrics. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lab.model import ParseError
+
+HEADER = "lab node-facts 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """Facts of one node. ``runc`` and ``containerd`` are bare versions such as ``1.3.6``; ``text`` is the whole output."""
+
+    kernel: str
+    cpu_model: str
+    cpus: int
+    memory_kib: int
+    swap_kib: int
+    cgroup_mode: str
+    psi: bool
+    containerd: str
+    runc: str
+    kubelet: str
+    kubelet_sha256: str
+    text: str
+
+
+def sections(text: str) -> dict[str, str]:
+    """Section name to its text; ParseError when the header or the end mark is missing."""
+    lines = text.splitlines()
+    if not lines or lines[0] != HEADER:
+        raise ParseError("node facts without their header", text)
+    if lines[-1] != "== end":
+        raise ParseError("node facts without their end", text[-200:])
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in lines[1:]:
+        if line.startswith("== "):
+            current = found.setdefault(line[3:], [])
+        else:
+            current.append(line)
+    return {name: "\n".join(body).strip() for name, body in found.items()}
+
+
+def parse_node_facts(text: str) -> NodeFacts:
+    """Output of ``node_facts.sh`` to facts; ParseError names the section that is missing or malformed."""
+    found = sections(text)
+
+    def pick(name: str, pattern: str) -> str:
+        match = re.search(pattern, found.get(name, ""), flags=re.MULTILINE)
+        if match is None:
+            raise ParseError(f"node facts, section {name}", found.get(name, "(absent)"))
+        return match[1]
+
+    cgroup_type = pick("cgroup-type", r"^(\S+)$")
+    return NodeFacts(
+        kernel=pick("kernel", r"^(\S+)$"),
+        cpu_model=pick("cpu-model", r"^(.+)$"),
+        cpus=int(pick("cpus", r"^(\d+)$")),
+        memory_kib=int(pick("memory-kib", r"^(\d+)$")),
+        swap_kib=int(pick("swap-kib", r"^(\d+)$")),
+        cgroup_mode="v2" if cgroup_type == "cgroup2fs" else cgroup_type,
+        psi=pick("psi", r"^(yes|no)$") == "yes",
+        containerd=pick("containerd", r"\bv?(\d+\.\d+\.\d+\S*)"),
+        runc=pick("runc", r"^runc version (\d+\.\d+\.\d+[^\s+]*)"),
+        kubelet=pick("kubelet", r"^Kubernetes (v\S+)$"),
+        kubelet_sha256=pick("kubelet-sha256", r"^([0-9a-f]{64})\b"),
+        text=text,
+    )
+
+
+def feature_gates(metrics: str) -> dict[str, bool]:
+    """Gate name to on/off from ``kubernetes_feature_enabled{name="…",stage="…"} 1``."""
+    found = {}
+    for name, value in re.findall(r'^kubernetes_feature_enabled\{name="([^"]+)",stage="[^"]*"\} ([01])$', metrics, re.M):
+        found[name] = value == "1"
+    return found

@@ -1,0 +1,51 @@
+"""Pods as the API server returned them. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lab.model import ParseError
+from lab.parse.node_facts import NodeFacts, feature_gates, parse_node_facts
+from lab.qos import Behaviour, behaviour_for
+
+
+def parse_pods(text: str) -> dict[str, dict[str, Any]]:
+    """A pod list in JSON to pods by name; ParseError when it is not one."""
+    try:
+        items = json.loads(text)["items"]
+        return {item["metadata"]["name"]: item for item in items}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ParseError("not a pod list", text) from error
+
+
+def stored_block(pod: Mapping[str, Any]) -> str:
+    """The pod-level block as stored: ``absent``, or its JSON."""
+    spec = pod["spec"]
+    return json.dumps(spec["resources"], sort_keys=True) if "resources" in spec else "absent"
+
+
+def container_id(pod: Mapping[str, Any]) -> str | None:
+    """Bare id of the first container (without ``containerd://``), or None before it has one."""
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    text = statuses[0].get("containerID", "") if statuses else ""
+    return text.rpartition("//")[2] or None
+
+
+def behaviour_on(raw: Mapping[str, str]) -> tuple[Behaviour, NodeFacts]:
+    """How this node's API server classifies pods, from what the components said of themselves.
+
+    The class of a pod that comes from the API server is the API server's; its gates decide.
+    """
+    facts = parse_node_facts(raw["node-facts.txt"])
+    gates = feature_gates(raw["gates-apiserver.txt"])
+    minor = int(facts.kubelet.split(".")[1])
+    return (
+        behaviour_for(
+            minor,
+            gates.get("PodLevelResources", minor >= 34),
+            gates.get("PodLevelResourcesFixKubeletQOSClass", minor >= 37),
+        ),
+        facts,
+    )

@@ -1,0 +1,162 @@
+"""One QEMU process: its disk overlay, its seed of files, its command line, and whether KVM is really usable here."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import socket
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from lab import processes
+from lab.host import Deadline
+from lab.model import NodeError
+from lab.providers.qemu.image import Image
+
+log = logging.getLogger(__name__)
+
+CONTROLLER_ADDRESS = "10.0.2.2"
+"""Where QEMU's user network shows the controller's loopback to the guest."""
+
+NODE_ADDRESS = "10.0.2.15"
+KVM_PROBE_S = 20.0
+
+
+def make_key_pair(comment: str) -> tuple[str, str]:
+    """A fresh ed25519 pair in OpenSSH form: (private key text, public key line)."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return private.decode(), f"{public.decode()} {comment}\n"
+
+
+def write_seed(target: Path, texts: Mapping[str, tuple[str, int]], files: Mapping[str, Path]) -> None:
+    """A tar that the guest unpacks over its root at first boot: texts with their modes, and executables."""
+    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name in _parents([*texts, *files]):
+            folder = tarfile.TarInfo(name.lstrip("/"))
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o700 if name == "/root/.ssh" else 0o755
+            tar.addfile(folder)
+        for name, (text, mode) in texts.items():
+            entry = tarfile.TarInfo(name.lstrip("/"))
+            entry.size, entry.mode = len(text.encode()), mode
+            tar.addfile(entry, io.BytesIO(text.encode()))
+        for name, source in files.items():
+            entry = tarfile.TarInfo(name.lstrip("/"))
+            entry.size, entry.mode = source.stat().st_size, 0o755
+            with source.open("rb") as content:
+                tar.addfile(entry, content)
+    target.chmod(0o600)
+
+
+def _parents(names: Iterable[str]) -> list[str]:
+    """Folders to make, leaving alone those that every system has."""
+    found = {str(parent) for name in names for parent in Path(name).parents}
+    return sorted(name for name in found if name.count("/") > 1 and name not in ("/etc/ssh", "/usr/local"))
+
+
+def make_overlay(image: Image, target: Path) -> None:
+    """A copy-on-write disk over the image."""
+    argv = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(image.disk), str(target)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise NodeError(f"qemu-img could not make the node's disk: {done.stderr.strip()}")
+
+
+def free_port() -> int:
+    """A TCP port on loopback that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def accelerator(image: Image, folder: Path) -> str:
+    """``kvm`` when a guest really boots with it here, else ``tcg`` (software emulation). ``LAB_ACCEL`` overrides."""
+    forced = os.environ.get("LAB_ACCEL")
+    if forced in ("kvm", "tcg"):
+        return forced
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "tcg"
+    return "kvm" if _boots_with_kvm(image, folder) else "tcg"
+
+
+def _boots_with_kvm(image: Image, folder: Path) -> bool:
+    """Boot the kernel without a root file system and look for its first line: a device node alone proves nothing."""
+    console = folder / "kvm-probe.log"
+    argv = [
+        "qemu-system-x86_64", "-machine", "q35", "-accel", "kvm", "-cpu", "host", "-m", "512", "-nographic",
+        "-kernel", str(image.kernel), "-append", "console=ttyS0 panic=-1", "-no-reboot",
+        "-serial", f"file:{console}", "-monitor", "none", "-nodefaults",
+    ]  # fmt: skip
+    child = processes.start(argv, folder=folder, log=folder / "kvm-probe.err")
+    deadline = Deadline.after(KVM_PROBE_S)
+    try:
+        while deadline.remaining_s() > 0:
+            if console.exists() and "Linux version" in console.read_text(errors="replace"):
+                return True
+            if child.poll() is not None:
+                return False
+            time.sleep(0.1)
+        return False
+    finally:
+        child.kill()
+        child.wait(timeout=10)
+
+
+def command_line(
+    *, image: Image, overlay: Path, seed: Path, console: Path, ssh_port: int, accel: str, vcpus: int, memory_mib: int
+) -> list[str]:
+    """QEMU's argv. No secret stands in it: keys are in the seed file."""
+    acceleration = ["-accel", "kvm", "-cpu", "host"]
+    if accel == "tcg":
+        acceleration = ["-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max"]
+    return [
+        "qemu-system-x86_64", "-name", "lab-node,debug-threads=on", "-machine", "q35", *acceleration,
+        "-smp", str(vcpus), "-m", str(memory_mib),
+        "-kernel", str(image.kernel), "-initrd", str(image.initrd),
+        "-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off loglevel=4 psi=1 panic=5",
+        "-drive", f"file={overlay},format=qcow2,if=virtio,cache=unsafe",
+        "-drive", f"file={seed},format=raw,if=virtio,readonly=on",
+        "-netdev", f"user,id=net0,hostfwd=tcp:127.0.0.1:{ssh_port}-:22", "-device", "virtio-net-pci,netdev=net0",
+        "-device", "virtio-rng-pci", "-nographic", "-nodefaults", "-no-reboot",
+        "-serial", f"file:{console}", "-monitor", "none",
+    ]  # fmt: skip
+
+
+def console_tail(console: Path, lines: int = 15) -> str:
+    """Last lines of the console without terminal control sequences."""
+    try:
+        text = console.read_text(errors="replace")
+    except OSError:
+        return "(no console output)"
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "")
+    return "\n".join(text.splitlines()[-lines:]) or "(no console output)"
+
+
+def thread_names(pid: int) -> dict[int, str]:
+    """Threads of the QEMU process that run virtual CPUs: thread id to name (``CPU 0/TCG``)."""
+    names = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            name = (task / "comm").read_text().strip()
+        except OSError:
+            continue
+        if name.startswith("CPU "):
+            names[int(task.name)] = name
+    return names
+
+
+def write_facts(folder: Path, facts: Mapping[str, object]) -> None:
+    """node.json: what `lab ssh` and a later run need to reach the guest again."""
+    (folder / "node.json").write_text(json.dumps(dict(facts), indent=2, sort_keys=True) + "\n")

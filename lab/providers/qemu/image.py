@@ -1,0 +1,250 @@
+"""The guest image: a Debian root file system with containerd and runc, built once into the user's cache.
+
+Mirror and keyring come from this machine's own apt sources. The image is identified by the sha256 of its recipe; the
+versions of the packages that went in stand in its manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from lab.model import NodeError, UsageError, sha256_json
+
+log = logging.getLogger(__name__)
+
+SUITE = "forky"
+"""Debian release of the guest. The one before it has containerd 1.7, which kubelet 1.36 and later refuse."""
+
+PACKAGES = (
+    "busybox-static", "ca-certificates", "conntrack", "containerd", "curl", "dbus", "e2fsprogs", "ethtool",
+    "initramfs-tools", "iproute2", "iptables", "kmod", "linux-image-cloud-amd64", "mount", "nftables", "openssh-server",
+    "procps", "python3", "runc", "socat", "systemd-sysv", "util-linux", "zstd",
+)  # fmt: skip
+
+DISK_BYTES = 8 << 30
+BUILD_TIMEOUT_S = 1500.0
+
+FILES = {
+    "/etc/hostname": "node\n",
+    "/etc/hosts": "127.0.0.1 localhost\n127.0.1.1 node\n",
+    "/etc/fstab": "/dev/vda / ext4 defaults,noatime 0 1\n",
+    "/etc/systemd/network/10-lab.network": (
+        "[Match]\nName=eth0\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\nLinkLocalAddressing=no\n"
+        "IPv6AcceptRA=no\n"
+    ),
+    "/etc/systemd/system/lab-seed.service": (
+        "[Unit]\nDescription=Files that the lab gives this node (host key, authorized key, binaries)\n"
+        "DefaultDependencies=no\nAfter=local-fs.target\nBefore=ssh.service sysinit.target\n"
+        "ConditionPathExists=!/etc/ssh/ssh_host_ed25519_key\n"
+        "[Service]\nType=oneshot\nRemainAfterExit=yes\n"
+        "ExecStart=/bin/tar --extract --file=/dev/vdb --directory=/ --preserve-permissions --no-overwrite-dir\n"
+        "[Install]\nRequiredBy=ssh.service\nWantedBy=sysinit.target\n"
+    ),
+    "/etc/ssh/sshd_config.d/lab.conf": (
+        "HostKey /etc/ssh/ssh_host_ed25519_key\nPasswordAuthentication no\nUseDNS no\nPermitRootLogin prohibit-password\n"
+    ),
+    "/etc/initramfs-tools/modules": "virtio_pci\nvirtio_blk\next4\n",
+    "/etc/initramfs-tools/conf.d/lab.conf": "MODULES=list\n",
+    "/etc/sysctl.d/90-lab.conf": "net.ipv4.ip_forward=1\nvm.overcommit_memory=1\nkernel.panic_on_oops=1\n",
+}
+
+SETUP = (
+    "rm -f /etc/ssh/ssh_host_*",
+    "systemctl enable systemd-networkd ssh lab-seed",
+    "systemctl disable containerd systemd-networkd-wait-online",
+    "systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer",
+    "update-initramfs -u -k all",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """What QEMU boots: kernel, initrd and a raw disk that is only ever read (each node has an overlay)."""
+
+    folder: Path
+    digest: str
+
+    @property
+    def kernel(self) -> Path:
+        """Kernel, loaded by QEMU itself."""
+        return self.folder / "vmlinuz"
+
+    @property
+    def initrd(self) -> Path:
+        """Small initrd with the virtio modules only."""
+        return self.folder / "initrd"
+
+    @property
+    def disk(self) -> Path:
+        """Root file system."""
+        return self.folder / "disk.raw"
+
+    def packages(self) -> dict[str, str]:
+        """Debian package name to version, as installed in the image."""
+        return dict(json.loads((self.folder / "manifest.json").read_text())["packages"])
+
+
+def recipe() -> dict[str, object]:
+    """Everything that decides what the image is, as plain JSON."""
+    return {"suite": SUITE, "packages": PACKAGES, "files": FILES, "setup": SETUP, "disk_bytes": DISK_BYTES}
+
+
+def digest() -> str:
+    """Identity of the image that today's recipe makes."""
+    return sha256_json(recipe())[:12]
+
+
+def missing_tools(*, for_build: bool) -> list[str]:
+    """Debian packages that this machine lacks, for booting or also for building the image."""
+    wanted = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils"}
+    if for_build:
+        wanted |= {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs"}
+        if os.geteuid() != 0:
+            wanted |= {"fakeroot": "fakeroot", "newuidmap": "uidmap"}
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    return sorted(package for tool, package in wanted.items() if shutil.which(tool, path=path) is None)
+
+
+def require_tools(*, for_build: bool) -> None:
+    """UsageError with the command that installs what is missing."""
+    missing = missing_tools(for_build=for_build)
+    if missing:
+        raise UsageError(f"missing on this machine: {', '.join(missing)}; install with: apt-get install {' '.join(missing)}")
+
+
+def ensure(cache: Path, progress: Callable[[str], None]) -> Image:
+    """The image from the cache, built first when it is not there yet (about a minute)."""
+    image = Image(folder=cache / "images" / digest(), digest=digest())
+    if (image.folder / "manifest.json").exists():
+        return image
+    require_tools(for_build=True)
+    image.folder.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(f"{image.folder}.lock", timeout=BUILD_TIMEOUT_S):
+        if not (image.folder / "manifest.json").exists():
+            progress(f"building the guest image (Debian {SUITE}, once; about a minute)")
+            _build(image.folder)
+    return image
+
+
+def apt_mirror(texts: list[str]) -> str:
+    """First Debian mirror named in apt's source files (deb822 or one-line form)."""
+    for text in texts:
+        for match in re.finditer(r"^URIs:\s*(\S+)|^deb\s+(?:\[[^\]]*\]\s+)?(\S+)", text, flags=re.MULTILINE):
+            uri = match[1] or match[2]
+            if re.search(r"/debian/?$", uri):
+                return str(uri)
+    raise UsageError(
+        "no Debian mirror in this machine's apt sources, so the guest image cannot be built here; "
+        "build it on a Debian machine and copy the cache folder"
+    )
+
+
+def _source_texts() -> list[str]:
+    folder = Path("/etc/apt")
+    files = [*sorted(folder.glob("sources.list.d/*.sources")), *sorted(folder.glob("sources.list.d/*.list"))]
+    return [file.read_text() for file in [*files, folder / "sources.list"] if file.exists()]
+
+
+def _build(target: Path) -> None:
+    work = target.with_name(f"{target.name}.part")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    archive = work / "root.tar"
+    build_log = target.with_name(f"{target.name}.log")
+    with build_log.open("wb") as output:
+        _run(_mmdebstrap(archive, apt_mirror(_source_texts())), output, build_log)
+        packages = _unpack_boot(archive, work)
+        _run(_make_disk(archive, work), output, build_log)
+    archive.unlink()
+    manifest = {"recipe": recipe(), "packages": packages}
+    (work / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+    shutil.rmtree(target, ignore_errors=True)
+    work.rename(target)
+
+
+def _run(argv: list[str], output: object, build_log: Path) -> None:
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,  # type: ignore[arg-type]
+            stderr=subprocess.STDOUT,
+            timeout=BUILD_TIMEOUT_S,
+            env={**os.environ, "PATH": path},
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NodeError(f"building the guest image: {argv[0]} took over {BUILD_TIMEOUT_S:g} s; log: {build_log}") from error
+    if done.returncode != 0:
+        tail = "\n".join(build_log.read_text(errors="replace").splitlines()[-15:])
+        raise NodeError(f"building the guest image: {argv[0]} failed ({done.returncode}); log: {build_log}\n{tail}")
+
+
+def _mmdebstrap(archive: Path, mirror: str) -> list[str]:
+    hooks = []
+    for path, text in FILES.items():
+        # printf with %b keeps newlines in one argument; none of these texts holds a quote or a backslash.
+        encoded = text.replace("\n", "\\n")
+        hooks.append(f"--customize-hook=mkdir -p \"$(dirname \"$1{path}\")\"; printf '%b' '{encoded}' > \"$1{path}\"")
+    hooks += [f"--customize-hook=chroot \"$1\" sh -c '{command}'" for command in SETUP]
+    return [
+        "mmdebstrap",
+        "--variant=minbase",
+        # A testing suite's Release file may be past its date on a mirror that is slow to follow.
+        "--aptopt=Acquire::Check-Valid-Until \"false\"",
+        "--aptopt=APT::Install-Recommends \"false\"",
+        *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "locale")),
+        f"--include={','.join(PACKAGES)}",
+        *hooks,
+        SUITE,
+        str(archive),
+        f"deb {mirror} {SUITE} main",
+    ]
+
+
+def _unpack_boot(archive: Path, work: Path) -> dict[str, str]:
+    """Kernel and initrd out of the archive; returns the installed packages."""
+    packages: dict[str, str] = {}
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            name = member.name.removeprefix("./")
+            for prefix, target in (("boot/vmlinuz-", "vmlinuz"), ("boot/initrd.img-", "initrd")):
+                if name.startswith(prefix) and member.isfile():
+                    content = tar.extractfile(member)
+                    if content is not None:
+                        (work / target).write_bytes(content.read())
+            if name == "var/lib/dpkg/status":
+                content = tar.extractfile(member)
+                if content is not None:
+                    packages = parse_dpkg_status(content.read().decode())
+    for target in ("vmlinuz", "initrd"):
+        if not (work / target).exists():
+            raise NodeError(f"the guest image holds no {target}; see {work}.log")
+    return packages
+
+
+def parse_dpkg_status(text: str) -> dict[str, str]:
+    """Package name to version out of dpkg's status file."""
+    return dict(re.findall(r"^Package: (\S+)$.*?^Version: (\S+)$", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def _make_disk(archive: Path, work: Path) -> list[str]:
+    script = (
+        'set -e; mkdir "$2/tree"; tar --extract --file="$1" --directory="$2/tree" --numeric-owner; '
+        'truncate --size="$3" "$2/disk.raw"; mke2fs -q -F -t ext4 -d "$2/tree" "$2/disk.raw"; rm -rf "$2/tree"'
+    )
+    argv = ["sh", "-c", script, "sh", str(archive), str(work), str(DISK_BYTES)]
+    # fakeroot keeps the owners of the files for an ordinary user.
+    return argv if os.geteuid() == 0 else ["fakeroot", *argv]

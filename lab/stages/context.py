@@ -1,0 +1,130 @@
+"""What a stage's ``collect`` may use: the cluster, the manifests, node programs, and a place to save raw texts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab.distros.contract import NODE_NAME, PROJECT_FOLDER, Cluster
+from lab.host import Command, Completed, Deadline, Host
+from lab.kubectl import Kubectl, pod_state
+from lab.manifests import Manifests
+from lab.phases import Phases
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "lab"
+POD_START_S = 240.0
+POD_STOP_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A running pod."""
+
+    name: str
+    uid: str
+    container_id: str
+
+
+@dataclass(slots=True, kw_only=True)
+class StageContext:
+    """One attempt of one stage on one cluster.
+
+    ``save(name, text)`` stores a raw text at once. ``params`` are the stage's sampling parameters (part of its stamp),
+    ``seed`` decides random orders (recorded, not part of the stamp).
+    """
+
+    cluster: Cluster
+    manifests: Manifests
+    save: Callable[[str, str], None]
+    params: Mapping[str, Any]
+    seed: int
+    phases: Phases
+    progress: Callable[[str], None]
+    pods_phase: str = field(default="pods")
+
+    @property
+    def host(self) -> Host:
+        """The node."""
+        return self.cluster.node.host
+
+    @property
+    def kubectl(self) -> Kubectl:
+        """kubectl for the cluster."""
+        return self.cluster.kubectl
+
+    def script(
+        self, name: str, *words: str, timeout_s: float, check: bool = True, repeatable: bool = False
+    ) -> Completed:
+        """Run a node program; its standard output is the raw text to save."""
+        program = f"{PROJECT_FOLDER}/node-scripts/{name}"
+        interpreter = "python3" if name.endswith(".py") else "sh"
+        return self.host.run(
+            Command(argv=(interpreter, program, *words), timeout_s=timeout_s, check=check, repeatable=repeatable)
+        )
+
+    def ensure_pods(self, cases: Sequence[str], *, timeout_s: float = POD_START_S) -> dict[str, Started]:
+        """Have exactly these pods running in the lab's namespace: the others are deleted, the missing ones made."""
+        with self.phases.track(self.pods_phase):
+            present = {item["metadata"]["name"]: item for item in self.kubectl.get("pods", "-n", NAMESPACE)["items"]}
+            wanted = [self.manifests.cases[case]["name"] for case in cases]
+            unusable = [name for name, pod in present.items() if name not in wanted or pod_state(pod) != "Running"]
+            self.kubectl.delete(NAMESPACE, unusable, deadline=Deadline.after(POD_STOP_S))
+            missing = [case for case, name in zip(cases, wanted, strict=True) if name not in set(present) - set(unusable)]
+            if missing:
+                self.kubectl.apply("---\n".join(self.manifests.render(case) for case in missing))
+            return self._started(self.kubectl.wait_running(NAMESPACE, wanted, Deadline.after(timeout_s)), wanted)
+
+    def add_pod(self, case: str, *, timeout_s: float = POD_START_S) -> Started:
+        """Start one more pod beside those that run."""
+        with self.phases.track(self.pods_phase):
+            name = self.manifests.cases[case]["name"]
+            self.kubectl.apply(self.manifests.render(case))
+            found = self.kubectl.wait_running(NAMESPACE, [name], Deadline.after(timeout_s))
+            return self._started(found, [name])[name]
+
+    def delete_pods(self, names: Sequence[str]) -> None:
+        """Delete pods of the lab's namespace and wait until they are gone."""
+        with self.phases.track(self.pods_phase):
+            self.kubectl.delete(NAMESPACE, names, deadline=Deadline.after(POD_STOP_S))
+
+    def ensure_critical(self) -> None:
+        """The stand-in for CoreDNS: a system-cluster-critical pod that requests 100m, in kube-system."""
+        with self.phases.track(self.pods_phase):
+            found = {item["metadata"]["name"]: item for item in self.kubectl.get("pods", "-n", "kube-system")["items"]}
+            if pod_state(found.get("critical")) != "Running":
+                if "critical" in found:
+                    self.kubectl.delete("kube-system", ["critical"], deadline=Deadline.after(POD_STOP_S))
+                self.kubectl.apply(self.manifests.render("critical"))
+                self.kubectl.wait_running("kube-system", ["critical"], Deadline.after(POD_START_S))
+
+    def journal_cursor(self) -> str:
+        """Cursor of the journal's newest entry on the node: later reads start after it."""
+        argv = ("journalctl", "-n", "0", "--show-cursor", "--no-pager", "-q")
+        text = self.host.run(Command(argv=argv, repeatable=True)).stdout
+        return text.rpartition("-- cursor: ")[2].strip()
+
+    def journal(self, cursor: str, *, unit: str | None) -> str:
+        """The journal after a cursor with Unix times: of one unit, or (None) of the kernel."""
+        source = ("-u", unit) if unit else ("-k",)
+        argv = ("journalctl", *source, "--after-cursor", cursor, "-o", "short-unix", "--no-pager", "-q", "-a")
+        return self.host.run(Command(argv=argv, timeout_s=90, repeatable=True)).stdout
+
+    def node_object(self) -> str:
+        """The node object in JSON, as it came."""
+        return self.kubectl.get_text("node", NODE_NAME)
+
+    @staticmethod
+    def _started(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Started]:
+        pods = {item["metadata"]["name"]: item for item in found["items"]}
+        return {
+            name: Started(
+                name=name,
+                uid=pods[name]["metadata"]["uid"],
+                container_id=pods[name]["status"]["containerStatuses"][0]["containerID"].rpartition("//")[2],
+            )
+            for name in names
+        }

@@ -1,0 +1,255 @@
+"""Stage eviction: in which order the kubelet evicts under memory pressure, and which rival rule that order fits.
+
+A hog outside all pods holds MemAvailable below the threshold. The order and all times come from the kubelet's own log.
+Reading is in :mod:`lab.parse.eviction`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lab import ranking
+from lab.distros.contract import NODE_NAME
+from lab.host import Deadline, wait_until
+from lab.kubectl import as_object
+from lab.model import NodeError, WaitTimeout
+from lab.parse import eviction as reading
+from lab.stages.context import NAMESPACE, StageContext, Started
+from lab.stages.contract import Observation, Raw, Stage
+
+ARTICLE = ("evict-be", "evict-ctl", "evict-gua-ctl", "evict-emp", "evict-gua-emp")
+PRIORITY = (*ARTICLE, "evict-low")
+CASES = {"article": ARTICLE, "priority": PRIORITY}
+OVERHEAD_MIB = 1
+"""What a pod holds beside its allocation (shell, tail, page tables)."""
+
+
+def collect(ctx: StageContext) -> None:
+    """All repetitions of the article's case, then those of the priority case."""
+    plan = [
+        (case, repetition)
+        for case, count in (("article", ctx.params["repetitions"]), ("priority", ctx.params["priority_repetitions"]))
+        for repetition in range(1, count + 1)
+    ]
+    ctx.save("plan.json", json.dumps({"plan": plan, "cases": CASES, "params": dict(ctx.params)}) + "\n")
+    ctx.ensure_critical()
+    if ctx.params["priority_repetitions"]:
+        ctx.kubectl.apply(ctx.manifests.render("priority-low"))
+    for position, (case, repetition) in enumerate(plan, start=1):
+        ctx.progress(f"eviction {position} of {len(plan)}: case {case}, repetition {repetition}")
+        _repetition(ctx, case, repetition)
+        if position < len(plan):
+            with ctx.phases.track("waits"):
+                _recover(ctx)
+
+
+def _repetition(ctx: StageContext, case: str, repetition: int) -> None:
+    prefix = f"{case}-{repetition}"
+    pods = ctx.ensure_pods(CASES[case])
+    with ctx.phases.track("waits"):
+        holding = _wait_working_sets(ctx, pods)
+    ctx.save(f"{prefix}-working-sets.jsonl", holding)
+    ctx.save(f"{prefix}-pods-before.json", ctx.kubectl.get_text("pods", "-A"))
+    sizes = reading.ranked_pods(holding, ctx.kubectl.get_text("pods", "-n", NAMESPACE))
+    ranking.check_sizes(sizes, int(ctx.params["tolerance_mib"]) << 18)
+    cursor = ctx.journal_cursor()
+    with ctx.phases.track("windows"):
+        text = _press(ctx, pods)
+    ctx.save(f"{prefix}-hog.jsonl", text)
+    with ctx.phases.track("fetch"):
+        ctx.save(f"{prefix}-kubelet.log", ctx.journal(cursor, unit=ctx.cluster.kubelet_unit))
+        ctx.save(f"{prefix}-kernel.log", ctx.journal(cursor, unit=None))
+        ctx.save(f"{prefix}-pods-after.json", ctx.kubectl.get_text("pods", "-A"))
+        ctx.save(f"{prefix}-events.json", ctx.kubectl.get_text("events", "-A"))
+
+
+def _words(ctx: StageContext, *names: str) -> list[str]:
+    return [f"{name}={ctx.params[name]}" for name in names]
+
+
+def _kubelet_words(ctx: StageContext) -> list[str]:
+    return [f"url={ctx.cluster.kubelet_url}", f"folder={ctx.cluster.credentials_folder}"]
+
+
+def _wait_working_sets(ctx: StageContext, pods: Mapping[str, Started]) -> str:
+    """Until the kubelet sees each pod hold its memory; NodeError otherwise, since a hog before that proves nothing."""
+    words = []
+    for name, pod in pods.items():
+        size = (ctx.manifests.cases[name]["memory_mib"] + OVERHEAD_MIB) << 20
+        words.append(f"{name}={pod.uid}:{size}")
+    limit = float(ctx.params["working_set_deadline_s"])
+    done = ctx.script(
+        "working_set.py",
+        *_kubelet_words(ctx),
+        f"deadline_s={limit:g}",
+        f"tolerance={int(ctx.params['tolerance_mib']) << 20}",
+        f"namespace={NAMESPACE}",
+        *words,
+        timeout_s=limit + 60,
+        check=False,
+    )
+    if done.exit_status != 0:
+        raise WaitTimeout(f"pods do not hold their memory after {limit:g} s; last lines: {done.stdout[-800:]}{done.stderr}")
+    return done.stdout
+
+
+def _press(ctx: StageContext, pods: Mapping[str, Started]) -> str:
+    """Run the hog in a unit of its own; its text also when it did not reach its end."""
+    limit = float(ctx.params["deadline_s"]) + float(ctx.params["hold_s"]) + 90
+    words = [
+        *_kubelet_words(ctx),
+        *_words(ctx, "target_mib", "floor_mib", "deadline_s", "hold_s"),
+        *(f"{name}={pod.uid}" for name, pod in pods.items()),
+    ]
+    done = ctx.script("hog.py", *words, timeout_s=limit, check=False)
+    return done.stdout + (f"{done.stderr}\n" if done.stderr.strip() and done.exit_status not in (0, 1) else "")
+
+
+def _recover(ctx: StageContext) -> None:
+    """Pressure gone by condition and taint, old pods gone, and a new pod can start."""
+
+    def calm() -> tuple[bool | None, str]:
+        node = as_object(ctx.node_object())
+        state = {entry["type"]: entry["status"] for entry in node["status"]["conditions"]}
+        taints = [taint["key"] for taint in node["spec"].get("taints", [])]
+        good = state.get("MemoryPressure") == "False" and state.get("Ready") == "True" and not taints
+        return (True if good else None), f"MemoryPressure {state.get('MemoryPressure')}, taints {taints}"
+
+    left = [item["metadata"]["name"] for item in ctx.kubectl.get("pods", "-n", NAMESPACE)["items"]]
+    ctx.kubectl.delete(NAMESPACE, left, deadline=Deadline.after(90))
+    wait_until(f"the memory pressure of {NODE_NAME} to go", calm, Deadline.after(180), interval_s=2.0)
+    try:
+        ctx.add_pod("probe", timeout_s=120)
+    except NodeError as error:
+        raise NodeError(f"after the pressure was gone no new pod could start: {error}") from error
+    ctx.delete_pods(["probe"])
+    ctx.ensure_critical()
+
+
+def parse(raw: Raw) -> Observation:
+    """Every repetition: sizes, order, ranking, times, models that survive, kernel OOM kills, and what is missing."""
+    plan = json.loads(raw["plan.json"])
+    repetitions = [
+        {"case": case, "repetition": number, **reading.parse_repetition(raw, f"{case}-{number}", plan["cases"][case])}
+        for case, number in plan["plan"]
+    ]
+    return {"repetitions": repetitions}
+
+
+def _of(observation: Observation, case: str) -> list[dict[str, Any]]:
+    return [entry for entry in observation["repetitions"] if entry["case"] == case]
+
+
+def view(observation: Observation) -> dict[str, Any]:
+    """``orders`` and ``priority_orders`` (lists of lists), ``oom_kills`` (sum), ``models`` and ``priority_models``.
+
+    ``orders`` are names without the ``evict-`` prefix. ``models`` are those that fit every repetition. Each is None as
+    soon as one repetition lacks it.
+    """
+    article, priority = _of(observation, "article"), _of(observation, "priority")
+
+    def whole(entries: list[dict[str, Any]], key: str) -> list[Any] | None:
+        values = [entry[key] for entry in entries]
+        return None if not values or None in values else values
+
+    def surviving(entries: list[dict[str, Any]]) -> list[str] | None:
+        sets = whole(entries, "models")
+        return None if sets is None else sorted(set.intersection(*(set(names) for names in sets)))
+
+    kills = whole([*article, *priority], "oom_kills")
+    return {
+        "orders": whole(article, "order"),
+        "rankings": whole(article, "first_ranking"),
+        "priority_orders": whole(priority, "order"),
+        "models": surviving(article),
+        "priority_models": surviving(priority),
+        "oom_kills": None if kills is None else sum(kills),
+        "held": whole([*article, *priority], "held"),
+    }
+
+
+def row(observation: Observation) -> dict[str, str]:
+    """Orders, models, kernel OOM kills, times from the hog's start, gaps, and the kubelet's available figure."""
+    cells = {}
+    for case in CASES:
+        entries = _of(observation, case)
+        orders = [" > ".join(entry["order"]) if entry["order"] else "?" for entry in entries]
+        different = sorted(set(orders), key=orders.index)
+        cells[f"order, {case} case"] = "; ".join(f"{order} ({orders.count(order)}x)" for order in different) or "-"
+    seen = view(observation)
+    cells["models that fit"] = ", ".join(seen["models"] or []) or "-"
+    cells["kernel OOM kills"] = "-" if seen["oom_kills"] is None else str(seen["oom_kills"])
+    entries = _of(observation, "article")
+    for title, key in (
+        ("first reclaim (s)", "first_reclaim_s"),
+        ("first eviction (s)", "first_eviction_s"),
+        ("last eviction (s)", "last_eviction_s"),
+    ):
+        cells[title] = _span([entry[key] for entry in entries])
+    cells["gaps (s)"] = _span([gap for entry in entries for gap in entry["gaps_s"] or []])
+    cells["kubelet's available at first eviction (MiB)"] = _span(
+        [None if entry["first_available_mib"] is None else float(entry["first_available_mib"]) for entry in entries], "{:.0f}"
+    )
+    return cells
+
+
+def _span(values: list[float | None], form: str = "{:.1f}") -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    low, high = form.format(min(known)), form.format(max(known))
+    return low if low == high else f"{low}-{high}"
+
+
+def notes(observation: Observation) -> list[str]:
+    """Working sets, what the hog held, critical pods, and what is missing."""
+    said = []
+    for entry in observation["repetitions"]:
+        label = f"{entry['case']} {entry['repetition']}"
+        sets = ", ".join(f"{name} {size}" for name, size in (entry["working_sets_mib"] or {}).items())
+        said.append(
+            f"{label}: working sets (MiB) {sets or 'not read'}; MemAvailable held at {entry['held_text']}; "
+            f"critical pods: {entry['critical_text']}"
+        )
+        said += [f"{label}: {problem}" for problem in entry["problems"]]
+    return said
+
+
+def params(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling parameters. MiB and seconds by name."""
+    quick = bool(options["quick"])
+    return {
+        "repetitions": 1 if quick else int(options["reps"]),
+        "priority_repetitions": 0 if quick else 1,
+        "target_mib": 1000,
+        "floor_mib": 500,
+        "tolerance_mib": 6,
+        "working_set_deadline_s": 180,
+        "deadline_s": 240,
+        "hold_s": 12,
+    }
+
+
+def budget_s(options: Mapping[str, Any]) -> float:
+    """About three and a half minutes a repetition under emulation."""
+    chosen = params(options)
+    return 210.0 * (chosen["repetitions"] + chosen["priority_repetitions"])
+
+
+STAGE = Stage(
+    name="eviction",
+    title="Eviction order under memory pressure",
+    version=1,
+    judge_version=1,
+    cases=(*PRIORITY, "critical", "namespace", "priority-low", "probe"),
+    scripts=("labnode.py", "working_set.py", "hog.py", "oci_image.py", "node_facts.sh"),
+    params=params,
+    budget_s=budget_s,
+    collect=collect,
+    parse=parse,
+    view=view,
+    row=row,
+    notes=notes,
+)
