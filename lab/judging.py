@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from lab import claims as claim_rules
 from lab.claims import Claim
 from lab.manifests import Manifests
-from lab.model import JSON, Cell, LabError, Outcome, Stamp, Verdict, sha256_text
+from lab.model import JSON, Cell, LabError, Stamp, Verdict, sha256_text
 from lab.stages.contract import Stage
 
 
@@ -53,6 +54,6 @@ def verdict_record(stage: Stage, verdicts: Sequence[Verdict], problem: str) -> J
     }
 
 
-def outcomes(record: Mapping[str, Any]) -> dict[str, Outcome]:
-    """Claim id to outcome, from a verdict record."""
-    return {verdict["claim"]: Outcome(verdict["outcome"]) for verdict in record["verdicts"]}
+def unix(text: str) -> float:
+    """ISO 8601 time of a stored record to Unix seconds."""
+    return datetime.fromisoformat(text).timestamp()

@@ -46,13 +46,18 @@ def myself() -> Identity:
     return found
 
 
-def _state(pid: int) -> tuple[str, int] | None:
+def stat_fields(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat after the name, from field 3 (state) on; None when there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()
-    return fields[0], int(fields[19])
+    return text[text.rindex(")") + 2 :].split()
+
+
+def _state(pid: int) -> tuple[str, int] | None:
+    fields = stat_fields(pid)
+    return None if fields is None else (fields[0], int(fields[19]))
 
 
 def start(argv: Sequence[str], *, folder: Path, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:

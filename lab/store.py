@@ -62,7 +62,10 @@ class Attempt:
 
     def raw(self) -> dict[str, str]:
         """What the node said, name to text, read now."""
-        return _raw_texts(self.path / "raw")
+        with _opened(self.path.parent, fcntl.LOCK_SH):
+            if not self.path.exists():
+                raise ResultsError(f"{self.path} is gone; read the results again")
+            return _raw_texts(self.path / "raw")
 
 
 class Store:

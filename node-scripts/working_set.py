@@ -29,9 +29,11 @@ def main() -> int:
         seen = summary.read()
         figures = {name: (seen.get("pods") or {}).get(f"{options['namespace']}/{name}") for name in wanted}
         emit("poll", summary=seen, cgroups=pod_memory(places))
-        off = sorted(
-            name for name, size in wanted.items() if figures[name] is None or abs(figures[name] - size) > tolerance
-        )
+        off = []
+        for name, size in sorted(wanted.items()):
+            seen_size = figures[name]
+            if seen_size is None or abs(seen_size - size) > tolerance:
+                off.append(name)
         if not off or time.monotonic() > end:
             emit("end", ok=not off, off=off)
             return 1 if off else 0

@@ -51,8 +51,8 @@ class Distro(Protocol):
     def install(self, node: Node, cell: Cell, deadline: Deadline) -> Cluster:
         """Until the node is Ready and pods can be created."""
 
-    def save_logs(self, cluster: Cluster | None, node: Node, folder: Path) -> None:
-        """Fetch what helps to explain a failure; never raises."""
+    def attach(self, node: Node, cell: Cell) -> Cluster:
+        """The cluster that an earlier run left on a kept node; UsageError when it is another version or gates differ."""
 
-    def uninstall(self, node: Node) -> None:
-        """End what runs on the controller for this node."""
+    def save_logs(self, cluster: Cluster | None, node: Node, folder: Path) -> None:
+        """Fetch what helps to explain a failure; never raises a LabError."""

@@ -44,20 +44,20 @@ def ranked_pods(working_sets: str, pods: str) -> list[RankedPod]:
     return found
 
 
-def parse_repetition(raw: Mapping[str, str], prefix: str, cases: Sequence[str]) -> dict[str, Any]:
+def parse_repetition(raw: Mapping[str, str], number: int, cases: Sequence[str]) -> dict[str, Any]:
     """Everything that is known of one repetition; what is not known is None and named in ``problems``."""
-    texts = {part: raw.get(f"{prefix}-{part}") for part in PARTS}
+    texts = {part: raw.get(f"{number}-{part}") for part in PARTS}
     absent = [part for part, text in texts.items() if text is None]
     problems = [f"not collected: {part}" for part in absent]
     result: dict[str, Any] = dict.fromkeys(
         ("order", "first_ranking", "models", "oom_kills", "held", "working_sets_mib", "first_reclaim_s",
-         "first_eviction_s", "last_eviction_s", "gaps_s", "first_available_mib", "available_mib", "critical")
+         "first_eviction_s", "last_eviction_s", "gaps_s", "first_available_mib", "available_mib", "critical", "critical_last")
     )
     if not absent:
         held = {name: text or "" for name, text in texts.items()}
         hog = records(held["hog.jsonl"], "hog")
         pods = ranked_pods(held["working-sets.jsonl"], held["pods-before.json"])
-        events = [event for event in parse_events(held["kubelet.log"])]
+        events = parse_events(held["kubelet.log"])
         names = [case.removeprefix(PREFIX) for case in cases]
         result |= _order(events, names, problems)
         result |= _times(events, _pressed_at(hog), set(names))
@@ -66,6 +66,9 @@ def parse_repetition(raw: Mapping[str, str], prefix: str, cases: Sequence[str]) 
         result["held"], result["held_text"] = _held(hog, result["first_eviction_s"])
         result["models"] = _models(pods, result["order"])
         result["critical"] = _critical(events)
+        result["critical_last"] = _critical_last(events)
+        if result["held"] is False:
+            problems.append(f"the hog did not hold its target: {result['held_text']}")
     result.setdefault("held_text", "not known")
     result["critical_text"] = _critical_text(result["critical"])
     result["problems"] = problems
@@ -113,15 +116,18 @@ def _times(events: Sequence[EvictionEvent], start: float | None, names: set[str]
     evicted = [event for event in events if event.kind == "evicted" and _mine(event.pods[0]) in names]
     available: list[float | None] = [_available_before(events, event) for event in evicted]
     times = [event.time_s for event in evicted]
-    since = (lambda value: None if start is None else round(value - start, 1))
     return {
-        "first_reclaim_s": since(reclaims[0]) if reclaims else None,
-        "first_eviction_s": since(times[0]) if times else None,
-        "last_eviction_s": since(times[-1]) if times else None,
+        "first_reclaim_s": _since(start, reclaims[:1]),
+        "first_eviction_s": _since(start, times[:1]),
+        "last_eviction_s": _since(start, times[-1:]),
         "gaps_s": [round(later - earlier, 1) for earlier, later in itertools.pairwise(times)] if times else None,
         "available_mib": available if times else None,
         "first_available_mib": available[0] if available else None,
     }
+
+
+def _since(start: float | None, moments: Sequence[float]) -> float | None:
+    return None if start is None or not moments else round(moments[0] - start, 1)
 
 
 def _available_before(events: Sequence[EvictionEvent], evicted: EvictionEvent) -> float | None:
@@ -141,7 +147,7 @@ def _available_before(events: Sequence[EvictionEvent], evicted: EvictionEvent) -
 def _oom_kills(hog: Sequence[Record], kernel_log: str, problems: list[str]) -> int | None:
     """Kills by the kernel in the window: from /proc/vmstat, and any line of the kernel log; None when not read."""
     counts = [record["oom_kill"] for record in hog if record["kind"] in ("press", "sample", "release")]
-    known = [count for count in counts if count is not None]
+    known = [int(count) for count in counts if count is not None]
     lines = [line for line in kernel_log.splitlines() if KERNEL_OOM.search(line)]
     problems += [f"kernel log: {line.strip()}" for line in lines[:3]]
     if not known:
@@ -178,6 +184,13 @@ def _critical(events: Sequence[EvictionEvent]) -> dict[str, list[str]]:
     ranked = sorted({pod for event in events if event.kind == "ranked" for pod in event.pods if _mine(pod) is None})
     refused = sorted({pod for event in events if event.kind == "critical_refused" for pod in event.pods})
     return {"ranked": ranked, "refused": refused}
+
+
+def _critical_last(events: Sequence[EvictionEvent]) -> bool | None:
+    """Whether pods that are not ours stand at the end of every ranking; None when no ranking names one."""
+    rankings = [[_mine(pod) is None for pod in event.pods] for event in events if event.kind == "ranked"]
+    with_others = [ranking for ranking in rankings if any(ranking)]
+    return all(ranking == sorted(ranking) for ranking in with_others) if with_others else None
 
 
 def _critical_text(critical: Mapping[str, Sequence[str]] | None) -> str:

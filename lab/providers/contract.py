@@ -47,5 +47,8 @@ class Provider(Protocol):
     def attach(self, node_id: str) -> Node:
         """A kept node, by its id; UsageError when there is none."""
 
+    def keep(self, node: Node, until_s: float) -> None:
+        """Let the node outlive this process until ``until_s`` (Unix time)."""
+
     def destroy(self, node: Node) -> None:
         """Until it is gone; LeftBehind with the ids otherwise."""

@@ -135,7 +135,8 @@ def _steal_part(first: str, last: str) -> float:
 
 def _always_running(samples: Sequence[Record], name: str, wanted: int) -> float:
     """Part of the samples in which at least ``wanted`` processes of a pod were runnable."""
-    return round(sum(record["running"][name] >= wanted for record in samples) / len(samples), 4)
+    seen = sum(1 for record in samples if record["running"][name] >= wanted)
+    return round(seen / len(samples), 4)
 
 
 def _pressure_part(first: str, last: str, seconds: float) -> float | None:
@@ -275,7 +276,8 @@ def params(options: Mapping[str, Any]) -> dict[str, Any]:
 def budget_s(options: Mapping[str, Any]) -> float:
     """Windows, and about half a minute for each pod to start and go."""
     chosen = params(options)
-    return 20.0 + 2 * float(chosen["pairs"]) * (chosen["warmup_s"] + chosen["window_s"] + 25.0)
+    window = float(chosen["warmup_s"]) + float(chosen["window_s"]) + 25.0
+    return 20.0 + 2 * int(chosen["pairs"]) * window
 
 
 STAGE = Stage(

@@ -6,8 +6,9 @@ Reading is in :mod:`lab.parse.eviction`.
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lab import ranking
@@ -21,48 +22,44 @@ from lab.stages.contract import Observation, Raw, Stage
 
 ARTICLE = ("evict-be", "evict-ctl", "evict-gua-ctl", "evict-emp", "evict-gua-emp")
 PRIORITY = (*ARTICLE, "evict-low")
-CASES = {"article": ARTICLE, "priority": PRIORITY}
 OVERHEAD_MIB = 1
 """What a pod holds beside its allocation (shell, tail, page tables)."""
 
 
-def collect(ctx: StageContext) -> None:
-    """All repetitions of the article's case, then those of the priority case."""
-    plan = [
-        (case, repetition)
-        for case, count in (("article", ctx.params["repetitions"]), ("priority", ctx.params["priority_repetitions"]))
-        for repetition in range(1, count + 1)
-    ]
-    ctx.save("plan.json", json.dumps({"plan": plan, "cases": CASES, "params": dict(ctx.params)}) + "\n")
-    ctx.ensure_critical()
-    if ctx.params["priority_repetitions"]:
-        ctx.kubectl.apply(ctx.manifests.render("priority-low"))
-    for position, (case, repetition) in enumerate(plan, start=1):
-        ctx.progress(f"eviction {position} of {len(plan)}: case {case}, repetition {repetition}")
-        _repetition(ctx, case, repetition)
-        if position < len(plan):
+def collector(cases: tuple[str, ...]) -> Callable[[StageContext], None]:
+    """``collect`` for one set of pods."""
+
+    def collect(ctx: StageContext) -> None:
+        count = int(ctx.params["repetitions"])
+        ctx.save("plan.json", json.dumps({"repetitions": count, "cases": cases, "params": dict(ctx.params)}) + "\n")
+        ctx.ensure_critical()
+        if "evict-low" in cases:
+            ctx.kubectl.apply(ctx.manifests.render("priority-low"))
+        for number in range(1, count + 1):
+            ctx.progress(f"eviction repetition {number} of {count}")
+            _repetition(ctx, cases, number)
             with ctx.phases.track("waits"):
                 _recover(ctx)
 
+    return collect
 
-def _repetition(ctx: StageContext, case: str, repetition: int) -> None:
-    prefix = f"{case}-{repetition}"
-    pods = ctx.ensure_pods(CASES[case])
+
+def _repetition(ctx: StageContext, cases: tuple[str, ...], number: int) -> None:
+    pods = ctx.ensure_pods(cases)
     with ctx.phases.track("waits"):
         holding = _wait_working_sets(ctx, pods)
-    ctx.save(f"{prefix}-working-sets.jsonl", holding)
-    ctx.save(f"{prefix}-pods-before.json", ctx.kubectl.get_text("pods", "-A"))
-    sizes = reading.ranked_pods(holding, ctx.kubectl.get_text("pods", "-n", NAMESPACE))
-    ranking.check_sizes(sizes, int(ctx.params["tolerance_mib"]) << 18)
+    ctx.save(f"{number}-working-sets.jsonl", holding)
+    before = ctx.kubectl.get_text("pods", "-n", NAMESPACE)
+    ctx.save(f"{number}-pods-before.json", before)
+    ranking.check_sizes(reading.ranked_pods(holding, before), int(ctx.params["least_distance_mib"]) << 20)
     cursor = ctx.journal_cursor()
     with ctx.phases.track("windows"):
         text = _press(ctx, pods)
-    ctx.save(f"{prefix}-hog.jsonl", text)
+    ctx.save(f"{number}-hog.jsonl", text)
     with ctx.phases.track("fetch"):
-        ctx.save(f"{prefix}-kubelet.log", ctx.journal(cursor, unit=ctx.cluster.kubelet_unit))
-        ctx.save(f"{prefix}-kernel.log", ctx.journal(cursor, unit=None))
-        ctx.save(f"{prefix}-pods-after.json", ctx.kubectl.get_text("pods", "-A"))
-        ctx.save(f"{prefix}-events.json", ctx.kubectl.get_text("events", "-A"))
+        ctx.save(f"{number}-kubelet.log", ctx.journal(cursor, unit=ctx.cluster.kubelet_unit))
+        ctx.save(f"{number}-kernel.log", ctx.journal(cursor, unit=None))
+        ctx.save(f"{number}-pods-after.json", ctx.kubectl.get_text("pods", "-n", NAMESPACE))
 
 
 def _words(ctx: StageContext, *names: str) -> list[str]:
@@ -132,56 +129,46 @@ def parse(raw: Raw) -> Observation:
     """Every repetition: sizes, order, ranking, times, models that survive, kernel OOM kills, and what is missing."""
     plan = json.loads(raw["plan.json"])
     repetitions = [
-        {"case": case, "repetition": number, **reading.parse_repetition(raw, f"{case}-{number}", plan["cases"][case])}
-        for case, number in plan["plan"]
+        {"repetition": number, **reading.parse_repetition(raw, number, plan["cases"])}
+        for number in range(1, plan["repetitions"] + 1)
     ]
     return {"repetitions": repetitions}
 
 
-def _of(observation: Observation, case: str) -> list[dict[str, Any]]:
-    return [entry for entry in observation["repetitions"] if entry["case"] == case]
-
-
 def view(observation: Observation) -> dict[str, Any]:
-    """``orders`` and ``priority_orders`` (lists of lists), ``oom_kills`` (sum), ``models`` and ``priority_models``.
+    """``orders`` (list of lists of names without ``evict-``), ``models`` (fit every repetition), ``oom_kills`` (sum).
 
-    ``orders`` are names without the ``evict-`` prefix. ``models`` are those that fit every repetition. Each is None as
-    soon as one repetition lacks it.
+    Also ``rankings`` (the first of each repetition) and ``critical_last``. A value is None as soon as one repetition lacks
+    it; orders and models also when the hog did not hold its target.
     """
-    article, priority = _of(observation, "article"), _of(observation, "priority")
+    entries = observation["repetitions"]
 
-    def whole(entries: list[dict[str, Any]], key: str) -> list[Any] | None:
+    def whole(key: str) -> list[Any] | None:
         values = [entry[key] for entry in entries]
         return None if not values or None in values else values
 
-    def surviving(entries: list[dict[str, Any]]) -> list[str] | None:
-        sets = whole(entries, "models")
-        return None if sets is None else sorted(set.intersection(*(set(names) for names in sets)))
-
-    kills = whole([*article, *priority], "oom_kills")
+    held = whole("held")
+    sets = whole("models") if held is not None and all(held) else None
+    kills, last = whole("oom_kills"), whole("critical_last")
     return {
-        "orders": whole(article, "order"),
-        "rankings": whole(article, "first_ranking"),
-        "priority_orders": whole(priority, "order"),
-        "models": surviving(article),
-        "priority_models": surviving(priority),
+        "orders": whole("order") if held is not None and all(held) else None,
+        "rankings": whole("first_ranking"),
+        "models": None if sets is None else sorted(set.intersection(*(set(names) for names in sets))),
         "oom_kills": None if kills is None else sum(kills),
-        "held": whole([*article, *priority], "held"),
+        "critical_last": None if last is None else all(last),
+        "held": held,
     }
 
 
 def row(observation: Observation) -> dict[str, str]:
     """Orders, models, kernel OOM kills, times from the hog's start, gaps, and the kubelet's available figure."""
-    cells = {}
-    for case in CASES:
-        entries = _of(observation, case)
-        orders = [" > ".join(entry["order"]) if entry["order"] else "?" for entry in entries]
-        different = sorted(set(orders), key=orders.index)
-        cells[f"order, {case} case"] = "; ".join(f"{order} ({orders.count(order)}x)" for order in different) or "-"
+    entries = observation["repetitions"]
+    orders = [" > ".join(entry["order"]) if entry["order"] else "?" for entry in entries]
+    different = sorted(set(orders), key=orders.index)
     seen = view(observation)
+    cells = {"order": "; ".join(f"{order} ({orders.count(order)}x)" for order in different) or "-"}
     cells["models that fit"] = ", ".join(seen["models"] or []) or "-"
     cells["kernel OOM kills"] = "-" if seen["oom_kills"] is None else str(seen["oom_kills"])
-    entries = _of(observation, "article")
     for title, key in (
         ("first reclaim (s)", "first_reclaim_s"),
         ("first eviction (s)", "first_eviction_s"),
@@ -207,7 +194,7 @@ def notes(observation: Observation) -> list[str]:
     """Working sets, what the hog held, critical pods, and what is missing."""
     said = []
     for entry in observation["repetitions"]:
-        label = f"{entry['case']} {entry['repetition']}"
+        label = f"repetition {entry['repetition']}"
         sets = ", ".join(f"{name} {size}" for name, size in (entry["working_sets_mib"] or {}).items())
         said.append(
             f"{label}: working sets (MiB) {sets or 'not read'}; MemAvailable held at {entry['held_text']}; "
@@ -219,13 +206,12 @@ def notes(observation: Observation) -> list[str]:
 
 def params(options: Mapping[str, Any]) -> dict[str, Any]:
     """Sampling parameters. MiB and seconds by name."""
-    quick = bool(options["quick"])
     return {
-        "repetitions": 1 if quick else int(options["reps"]),
-        "priority_repetitions": 0 if quick else 1,
+        "repetitions": 1 if options["quick"] else int(options["reps"]),
         "target_mib": 1000,
         "floor_mib": 500,
         "tolerance_mib": 6,
+        "least_distance_mib": 2,
         "working_set_deadline_s": 180,
         "deadline_s": 240,
         "hold_s": 12,
@@ -233,23 +219,35 @@ def params(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def budget_s(options: Mapping[str, Any]) -> float:
-    """About three and a half minutes a repetition under emulation."""
-    chosen = params(options)
-    return 210.0 * (chosen["repetitions"] + chosen["priority_repetitions"])
+    """About two and a half minutes a repetition under emulation."""
+    return 150.0 * float(params(options)["repetitions"])
 
+
+SCRIPTS = ("labnode.py", "working_set.py", "hog.py", "oci_image.py", "node_facts.sh")
+SHARED_CASES = ("critical", "namespace", "probe")
 
 STAGE = Stage(
     name="eviction",
     title="Eviction order under memory pressure",
     version=1,
     judge_version=1,
-    cases=(*PRIORITY, "critical", "namespace", "priority-low", "probe"),
-    scripts=("labnode.py", "working_set.py", "hog.py", "oci_image.py", "node_facts.sh"),
+    cases=(*ARTICLE, *SHARED_CASES),
+    scripts=SCRIPTS,
     params=params,
     budget_s=budget_s,
-    collect=collect,
+    collect=collector(ARTICLE),
     parse=parse,
     view=view,
     row=row,
     notes=notes,
+)
+
+PRIORITY_STAGE = dataclasses.replace(
+    STAGE,
+    name="eviction-priority",
+    title="Eviction order with one pod of lower priority",
+    cases=(*PRIORITY, *SHARED_CASES, "priority-low"),
+    params=lambda options: {**params(options), "repetitions": 1},
+    budget_s=lambda options: 150.0,
+    collect=collector(PRIORITY),
 )

@@ -6,9 +6,9 @@ They run natively beside the guest, so that they cost the node nothing. Everythi
 from __future__ import annotations
 
 import datetime
+import json
 import logging
 import os
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from lab.distros.upstream import pki
 from lab.host import Deadline, LocalHost
 from lab.kubectl import Kubectl, wait_for_api
 from lab.model import Cell, NodeError, UsageError
+from lab.processes import Identity
 from lab.providers.qemu.guest import free_port
 
 log = logging.getLogger(__name__)
@@ -34,30 +35,58 @@ CONTROLLERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlane:
-    """A running control plane. ``processes`` maps a component to its process."""
+    """A running control plane. ``components`` maps a component to its process."""
 
     folder: Path
     api_port: int
     kubectl: Kubectl
-    pki: pki.ControlPlanePki
-    processes: Mapping[str, subprocess.Popen[bytes]]
+    components: dict[str, Identity]
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time (user and system) used so far by each component, from /proc/PID/stat."""
         ticks = os.sysconf("SC_CLK_TCK")
         used = {}
-        for name, process in self.processes.items():
-            text = Path(f"/proc/{process.pid}/stat").read_text()
-            fields = text[text.rindex(")") + 2 :].split()
-            used[name] = (int(fields[11]) + int(fields[12])) / ticks
+        for name, process in self.components.items():
+            fields = processes.stat_fields(process.pid)
+            if fields is not None:
+                used[name] = (int(fields[11]) + int(fields[12])) / ticks
         return used
 
     def check_alive(self) -> None:
         """NodeError with the log's end when a component has ended."""
-        for name, process in self.processes.items():
-            if process.poll() is not None:
+        for name, process in self.components.items():
+            if not process.is_alive():
                 tail = "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-8:])
-                raise NodeError(f"{name} ended with status {process.returncode}; last lines:\n{tail}")
+                raise NodeError(f"{name} has ended; its last lines:\n{tail}")
+
+    def save(self) -> None:
+        """Write down what :func:`attach` needs to find this control plane again from another process."""
+        data = {
+            "api_port": self.api_port,
+            "kubectl": list(self.kubectl.argv),
+            "components": {name: [entry.pid, entry.start_ticks] for name, entry in self.components.items()},
+        }
+        (self.folder / "plane.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def attach(folder: Path) -> ControlPlane:
+    """The control plane of a kept node; NodeError when it does not run any more."""
+    try:
+        data = json.loads((folder / "plane.json").read_text())
+    except (OSError, ValueError) as error:
+        raise NodeError(f"no control plane was left running for this node: {error}") from error
+    plane = ControlPlane(
+        folder=folder,
+        api_port=data["api_port"],
+        kubectl=Kubectl(
+            host=LocalHost(), argv=tuple(data["kubectl"]), kubeconfig=str(folder / "admin.kubeconfig")
+        ),
+        components={
+            name: Identity(pid=pid, start_ticks=ticks) for name, (pid, ticks) in data["components"].items()
+        },
+    )
+    plane.check_alive()
+    return plane
 
 
 def gates_flag(cell: Cell, component: str) -> list[str]:
@@ -69,8 +98,11 @@ def gates_flag(cell: Cell, component: str) -> list[str]:
 
 def start(
     *, binaries: Binaries, cell: Cell, folder: Path, node_folder: Path, addresses: tuple[str, ...], deadline: Deadline
-) -> ControlPlane:
-    """Start all four and wait for ``/readyz``. Processes carry the mark of ``node_folder`` for later removal."""
+) -> tuple[ControlPlane, dict[str, str]]:
+    """Start all four and wait for ``/readyz``. Processes carry the mark of ``node_folder`` for later removal.
+
+    ``addresses``: where the node reaches the controller. Also gives the kubelet's credentials, by file name.
+    """
     folder.mkdir(mode=0o700, exist_ok=True)
     keys = pki.ControlPlanePki.make(
         now=datetime.datetime.now(datetime.UTC),
@@ -82,17 +114,20 @@ def start(
     url = f"https://127.0.0.1:{ports['api']}"
     for name in ("admin", "scheduler", "controller-manager"):
         pki.write_private(folder / f"{name}.kubeconfig", keys.kubeconfig(url, name))
-    started: dict[str, subprocess.Popen[bytes]] = {}
+    started: dict[str, Identity] = {}
 
     def launch(name: str, argv: list[str]) -> None:
-        started[name] = processes.start(argv, folder=node_folder, log=folder / f"{name}.log")
+        child = processes.start(argv, folder=node_folder, log=folder / f"{name}.log")
+        found = processes.identity(child.pid)
+        if found is not None:
+            started[name] = found
 
     kubectl = Kubectl(
         host=LocalHost(),
         argv=(str(binaries.components["kubectl"]),),
         kubeconfig=str(folder / "admin.kubeconfig"),
     )
-    plane = ControlPlane(folder=folder, api_port=ports["api"], kubectl=kubectl, pki=keys, processes=started)
+    plane = ControlPlane(folder=folder, api_port=ports["api"], kubectl=kubectl, components=started)
     launch("etcd", _etcd(binaries, folder, ports))
     launch("kube-apiserver", _api_server(binaries, cell, folder, ports))
     _wait_ready(plane, cell, deadline.sooner(90))
@@ -100,7 +135,8 @@ def start(
     launch("kube-controller-manager", _manager(binaries, folder, ports))
     time.sleep(0.2)
     plane.check_alive()
-    return plane
+    plane.save()
+    return plane, kubelet_files(keys, addresses[0], ports["api"])
 
 
 def _wait_ready(plane: ControlPlane, cell: Cell, deadline: Deadline) -> None:
@@ -174,13 +210,13 @@ def _manager(binaries: Binaries, folder: Path, ports: Mapping[str, int]) -> list
     ]  # fmt: skip
 
 
-def kubelet_files(plane: ControlPlane, api_address: str) -> dict[str, str]:
-    """Texts that the kubelet needs on the node, by file name."""
+def kubelet_files(keys: pki.ControlPlanePki, api_address: str, api_port: int) -> dict[str, str]:
+    """Texts that the kubelet and the reader of its figures need on the node, by file name."""
     return {
-        "ca.crt": plane.pki.ca_pem,
-        "kubelet.crt": plane.pki.pairs["kubelet-serving"].cert_pem,
-        "kubelet.key": plane.pki.pairs["kubelet-serving"].key_pem,
-        "kubelet.kubeconfig": plane.pki.kubeconfig(f"https://{api_address}:{plane.api_port}", "kubelet"),
-        "reader.crt": plane.pki.pairs["reader"].cert_pem,
-        "reader.key": plane.pki.pairs["reader"].key_pem,
+        "ca.crt": keys.ca_pem,
+        "kubelet.crt": keys.pairs["kubelet-serving"].cert_pem,
+        "kubelet.key": keys.pairs["kubelet-serving"].key_pem,
+        "kubelet.kubeconfig": keys.kubeconfig(f"https://{api_address}:{api_port}", "kubelet"),
+        "reader.crt": keys.pairs["reader"].cert_pem,
+        "reader.key": keys.pairs["reader"].key_pem,
     }

@@ -75,7 +75,6 @@ class Upstream:
         self._scripts = scripts
         self._progress = progress
         self._binaries: dict[str, Binaries] = {}
-        self._planes: dict[str, control_plane.ControlPlane] = {}
 
     def binaries(self, version: str) -> Binaries:
         """Verified binaries of a version, resolved once."""
@@ -95,7 +94,7 @@ class Upstream:
             raise UsageError(f"provider {node.provider} gives nodes that cannot reach a control plane on the controller")
         told = with_dependents(cell)
         binaries = self.binaries(cell.version)
-        plane = control_plane.start(
+        plane, credentials = control_plane.start(
             binaries=binaries,
             cell=told,
             folder=node.folder / "control-plane",
@@ -103,7 +102,6 @@ class Upstream:
             addresses=(node.controller_address,),
             deadline=deadline,
         )
-        self._planes[node.id] = plane
         plane.kubectl.apply(READER_RBAC)
         for target, source in self.files(cell).items():
             node.host.put(source, target, mode=0o755)
@@ -111,11 +109,22 @@ class Upstream:
             node.host,
             {f"{PROJECT_FOLDER}/node-scripts/{name}": (text, 0o755) for name, text in self._scripts.items()},
         )
-        texts = kubelet_node.texts(told, control_plane.kubelet_files(plane, node.controller_address))
-        kubelet_node.start(node.host, texts, deadline)
+        kubelet_node.start(node.host, kubelet_node.texts(told, credentials), deadline)
         kubelet_node.wait_unit_answers(node.host, deadline.sooner(120))
         _wait_node_ready(plane.kubectl, deadline.sooner(180))
         return self._cluster(node, cell, told, plane, binaries)
+
+    def attach(self, node: Node, cell: Cell) -> Cluster:
+        """See :class:`lab.distros.contract.Distro`."""
+        plane = control_plane.attach(node.folder / "control-plane")
+        put_texts(
+            node.host,
+            {f"{PROJECT_FOLDER}/node-scripts/{name}": (text, 0o755) for name, text in self._scripts.items()},
+        )
+        cluster = self._cluster(node, cell, with_dependents(cell), plane, self.binaries(cell.version))
+        if cluster.shown["kubelet"] != cell.version:
+            raise UsageError(f"node {node.id} runs {cluster.shown['kubelet']}, not {cell.version}")
+        return cluster
 
     def _cluster(
         self, node: Node, cell: Cell, told: Cell, plane: control_plane.ControlPlane, binaries: Binaries
@@ -160,10 +169,6 @@ class Upstream:
             (folder / "kubelet.log").write_text(journal)
         except LabError as error:
             log.warning("the kubelet's log could not be fetched: %s", error)
-
-    def uninstall(self, node: Node) -> None:
-        """See :class:`lab.distros.contract.Distro`. The processes carry the node's mark and end with the node."""
-        self._planes.pop(node.id, None)
 
 
 def check_gates(cell: Cell, binaries: Binaries) -> None:

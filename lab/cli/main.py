@@ -1,0 +1,72 @@
+"""The program `lab`: verbs, and errors to exit codes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from lab import __version__
+from lab.cli import doctor, nodes, run as run_verbs, shared, summary
+from lab.model import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LabError
+
+app = typer.Typer(
+    name="lab",
+    help="Measures what a real kubelet does to real pods.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+)
+
+app.command("run")(run_verbs.run)
+app.command("plan")(run_verbs.show_plan)
+app.command("summary")(summary.summary)
+app.command("judge")(summary.judge)
+app.command("verify")(summary.verify)
+app.command("doctor")(doctor.doctor)
+app.command("fetch")(doctor.fetch)
+app.command("nodes")(nodes.nodes)
+app.command("ssh", context_settings={"ignore_unknown_options": True})(nodes.ssh)
+app.command("logs")(nodes.logs)
+app.command("down")(nodes.down)
+app.command("gc")(nodes.gc)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"node lab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every command, paste-ready.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Measures what a real kubelet does to real pods."""
+    del version
+    level = logging.DEBUG if verbose else logging.WARNING
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+
+
+def run(argv: list[str] | None = None) -> None:
+    """Entry point: every expected error becomes one message and its exit code; never a traceback."""
+    sys.exit(main(argv))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the program on ``argv`` (default: the process's); returns the exit code."""
+    try:
+        app(args=argv)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+    except KeyboardInterrupt:
+        shared.progress("interrupted")
+        return EXIT_INTERRUPTED
+    except LabError as error:
+        return shared.fail(error)
+    return EXIT_OK

@@ -1,0 +1,151 @@
+"""`lab summary`, `lab judge` and `lab verify`: everything that works on stored results alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lab import claim_history, judging, project
+from lab.claim_history import ClaimFile
+from lab.cli import shared
+from lab.model import EXIT_FALSIFIED, EXIT_OK, Outcome, ResultsError, UsageError, Verdict
+from lab.report import comparability
+from lab.report.outcomes import outcome_exit_code
+from lab.report.summary import render
+from lab.stages import registry
+from lab.store import Attempt, Store, write_whole
+
+SUMMARY = "summary.md"
+
+
+def _claims(folder: Path | None) -> tuple[Path, ClaimFile]:
+    found = project.find(Path.cwd(), folder)
+    return found, claim_history.read(found / "CLAIM.md")
+
+
+def summary_text(results: Path, folder: Path | None) -> tuple[str, list[Verdict]]:
+    """The summary of the stored results, and every verdict in it; ResultsError when they do not belong together."""
+    if not results.is_dir():
+        raise UsageError(f"--results {results}: no such folder")
+    found, claims = _claims(folder)
+    store = Store(results)
+    attempts = [*store.attempts(), *store.attempts(smoke=True)]
+    partial = {str(path.relative_to(results)): "never finished" for path in store.partials()}
+    selection = comparability.select(attempts, partial)
+    verdicts = [
+        Verdict.from_json(entry) for attempt in selection.attempts for entry in attempt.verdict.get("verdicts", [])
+    ]
+    text = render(
+        selection,
+        registry.BY_NAME,
+        {claim.id: claim.title for claim in claims.claims},
+        shared.today_stamps(found, {"quick": False, "reps": 3, "order": "random"}),
+    )
+    return text, verdicts
+
+
+def write_summary(results: Path, folder: Path | None) -> list[Verdict]:
+    """Write results/summary.md; returns the verdicts in it."""
+    text, verdicts = summary_text(results, folder)
+    write_whole(results / SUMMARY, text)
+    shared.progress(f"wrote {results / SUMMARY}")
+    return verdicts
+
+
+def summary(
+    results: shared.ResultsOption = shared.RESULTS,
+    project: shared.ProjectOption = None,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 when summary.md is out of date.")] = False,
+) -> None:
+    """Write results/summary.md from stored results alone.
+
+    Exit codes: 0 all held or missed, 1 a claim is falsified, 3 something is unknown, 4 results are damaged or mixed.
+    With --check: 0 up to date, 1 out of date, 4 damaged or mixed.
+    """
+    if check:
+        text, _ = summary_text(results, project)
+        path = results / SUMMARY
+        if not path.exists() or path.read_text() != text:
+            shared.progress(f"{path} is out of date; `lab summary` writes it anew")
+            raise typer.Exit(EXIT_FALSIFIED)
+        shared.progress(f"{path} is what the stored results give")
+        return
+    code = outcome_exit_code(write_summary(results, project))
+    if code != EXIT_OK:
+        raise typer.Exit(code)
+
+
+def verify(results: shared.ResultsOption = shared.RESULTS) -> None:
+    """Check every stored attempt against its checksums and its stamp. Exit 4 when one is damaged."""
+    if not results.is_dir():
+        raise UsageError(f"--results {results}: no such folder")
+    store = Store(results)
+    problems = store.verify()
+    for problem in problems:
+        shared.progress(problem)
+    if problems:
+        raise ResultsError(f"{len(problems)} problem(s) in {results}")
+    count = len(store.attempts()) + len(store.attempts(smoke=True))
+    unfinished = store.partials()
+    shared.progress(f"{count} attempts are whole and unchanged; {len(unfinished)} unfinished")
+    for path in unfinished:
+        shared.progress(f"unfinished: {path}")
+
+
+def judge(
+    results: shared.ResultsOption = shared.RESULTS,
+    project: shared.ProjectOption = None,
+    as_json: shared.JsonOption = False,
+    write: Annotated[bool, typer.Option("--write/--dry-run", help="Store the new verdicts, or only show them.")] = True,
+) -> None:
+    """Judge all stored raw texts again with today's code and CLAIM.md; report every verdict that changes.
+
+    A claim that was committed after an attempt had started cannot be held by it: its verdict is UNKNOWN.
+    """
+    _, claims = _claims(project)
+    store = Store(results)
+    changes: list[dict[str, Any]] = []
+    verdicts: list[Verdict] = []
+    for attempt in [*store.attempts(), *store.attempts(smoke=True)]:
+        observation, record = _judged(attempt, claims)
+        before = {entry["claim"]: entry["outcome"] for entry in attempt.verdict.get("verdicts", [])}
+        after = {entry["claim"]: entry["outcome"] for entry in record["verdicts"]}
+        for claim in sorted(set(before) | set(after)):
+            if before.get(claim) != after.get(claim):
+                place = str(attempt.path.relative_to(results))
+                changes.append({"attempt": place, "claim": claim, "was": before.get(claim), "is": after.get(claim)})
+        if not attempt.smoke and attempt.countable:
+            verdicts += [Verdict.from_json(entry) for entry in record["verdicts"]]
+        if write and (observation != attempt.observation or record != attempt.verdict):
+            store.rejudge(attempt, observation, record)
+    if as_json:
+        shared.print_json({"changes": changes})
+    elif changes:
+        rows = [[c["attempt"], c["claim"], str(c["was"] or "-"), str(c["is"] or "-")] for c in changes]
+        shared.print_table("Changed verdicts", ["attempt", "claim", "was", "is"], rows)
+    else:
+        shared.progress("no verdict changes")
+    code = outcome_exit_code(verdicts)
+    if code != EXIT_OK:
+        raise typer.Exit(code)
+
+
+def _judged(attempt: Attempt, claims: ClaimFile) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Observation and verdict record of a stored attempt; late claims are UNKNOWN."""
+    stage = registry.BY_NAME.get(attempt.stage)
+    if stage is None:
+        raise ResultsError(f"{attempt.path}: this lab has no stage {attempt.stage!r}")
+    ended = str(attempt.extra.get("problem", ""))
+    observation, record = judging.judge(stage, attempt.cell, attempt.raw(), claims.claims, ended)
+    if attempt.smoke:
+        return observation, record
+    started = judging.unix(attempt.started)
+    by_id = {claim.id: claim for claim in claims.claims}
+    for entry in record["verdicts"]:
+        since = claims.since(by_id[entry["claim"]].digest)
+        if since is None or since > started:
+            entry["outcome"] = Outcome.UNKNOWN.value
+            entry["reason"] = "the claim was not committed before this attempt started"
+    return observation, record
