@@ -53,19 +53,36 @@ def make_cells(distro: str, versions: str, gates: tuple[str, ...], gate_legs: tu
     chosen = tuple(Gate.parse(text) for text in gates)
     cells = [Cell(distro=distro, version=_version(text), gates=chosen) for text in _split(versions)]
     for leg in gate_legs:
-        version, separator, text = leg.partition(":")
-        if not separator:
+        version, _, text = leg.partition(":")
+        if not _split(text):
             raise UsageError(f"--gate-leg {leg!r} is not VERSION:NAME=false")
         cells.append(
             Cell(distro=distro, version=_version(version), gates=tuple(Gate.parse(gate) for gate in _split(text)))
         )
     if not cells:
         raise UsageError("no version given; example: --versions v1.36.3,v1.37.2")
+    for cell in cells:
+        _check_gates(cell)
     names = [cell.name for cell in cells]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"{name} is asked for twice")
     return tuple(cells)
+
+
+def _check_gates(cell: Cell) -> None:
+    """UsageError when one component is told twice about a gate: nobody should have to guess which one it obeys."""
+    for component in ("apiserver", "kubelet"):
+        told: dict[str, Gate] = {}
+        for gate in cell.gates:
+            if gate.component not in (None, component):
+                continue
+            if gate.name in told:
+                raise UsageError(
+                    f"{cell.version}: the {component} is told both {told[gate.name]} and {gate}; give one of them, "
+                    "or one each for @apiserver and @kubelet"
+                )
+            told[gate.name] = gate
 
 
 def _split(text: str) -> list[str]:

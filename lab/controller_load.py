@@ -1,26 +1,32 @@
-"""What the controller itself did during a window: CPU of the control plane and how long the virtual CPUs had to wait.
+"""What the controller did during a window: control plane, other work, and how long virtual CPUs had to wait.
 
-A local guest shares its cores with the lab and the control plane. ``run_delay`` in /proc/PID/task/TID/schedstat is the
+A local guest shares its cores with the lab and the control plane. ``wait_ns`` of /proc/PID/task/TID/schedstat is the
 time a thread was runnable and did not run (Documentation/scheduler/sched-stats.rst), in nanoseconds.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lab.distros.contract import Cluster
 
+INTERVAL_S = 1.0
+
 
 def snapshot(cluster: Cluster) -> dict[str, Any]:
-    """Monotonic time, control-plane CPU seconds by process, and run and wait nanoseconds by virtual CPU thread."""
+    """Counters of one moment: wall clock, CPU seconds by control-plane process, vCPU threads, the CPU line."""
     return {
-        "mono": time.monotonic(),
+        "wall": time.time(),
         "control_plane_s": dict(cluster.own_cpu_s()),
         "vcpus": {name: _schedstat(tid) for tid, name in cluster.node.cpu_threads().items()},
         "lab_s": time.process_time(),
+        "stat": Path("/proc/stat").read_text().split("\n", 1)[0],
+        "loadavg": Path("/proc/loadavg").read_text().strip(),
     }
 
 
@@ -32,23 +38,56 @@ def _schedstat(tid: int) -> dict[str, int] | None:
     return {"run_ns": int(run_ns), "wait_ns": int(wait_ns)}
 
 
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Between two snapshots: seconds, control-plane cores by process, and the part of the time vCPUs waited.
+@contextmanager
+def recording(cluster: Cluster, into: list[dict[str, Any]]) -> Iterator[None]:
+    """Take a snapshot every second while the block runs, in a thread; at least one at the start and one at the end."""
+    stop = threading.Event()
 
-    ``vcpu_wait`` is the largest over the virtual CPUs (0.1 = a tenth of the time it wanted to run and could not); None
-    when the provider shows no threads or one could not be read.
+    def watch() -> None:
+        into.append(snapshot(cluster))
+        while not stop.wait(INTERVAL_S):
+            into.append(snapshot(cluster))
+        into.append(snapshot(cluster))
+
+    watcher = threading.Thread(target=watch, name="controller-load")
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watcher.join()
+
+
+def between(snapshots: Sequence[Mapping[str, Any]], start: float, end: float) -> dict[str, Any] | None:
+    """Difference over the narrowest snapshots that enclose ``start`` to ``end``; None if none do.
+
+    ``start`` and ``end`` are by the controller's wall clock. ``vcpu_wait`` is the largest over the virtual CPUs (0.1: a
+    tenth of the time it could not run although it wanted to); None when one could not be read. A control-plane process
+    that ended in between is None in ``control_plane_cores``.
     """
-    seconds = after["mono"] - before["mono"]
-    used = {name: round((value - before["control_plane_s"][name]) / seconds, 4)
-            for name, value in after["control_plane_s"].items() if name in before["control_plane_s"]}
-    waits = []
-    for name, now in after["vcpus"].items():
-        then = before["vcpus"].get(name)
-        waits.append(None if now is None or then is None else (now["wait_ns"] - then["wait_ns"]) / 1e9 / seconds)
+    before = [entry for entry in snapshots if entry["wall"] <= start]
+    after = [entry for entry in snapshots if entry["wall"] >= end]
+    if not before or not after:
+        return None
+    first, last = before[-1], after[0]
+    seconds = last["wall"] - first["wall"]
+    waits: list[float | None] = []
+    for name in sorted(set(first["vcpus"]) | set(last["vcpus"])):
+        then, now = first["vcpus"].get(name), last["vcpus"].get(name)
+        waits.append(None if then is None or now is None else (now["wait_ns"] - then["wait_ns"]) / 1e9 / seconds)
     known = [wait for wait in waits if wait is not None]
     return {
         "seconds": round(seconds, 2),
-        "control_plane_cores": used,
-        "lab_cores": round((after["lab_s"] - before["lab_s"]) / seconds, 4),
+        "control_plane_cores": {
+            name: _rate(first["control_plane_s"].get(name), last["control_plane_s"].get(name), seconds)
+            for name in sorted(set(first["control_plane_s"]) | set(last["control_plane_s"]))
+        },
+        "lab_cores": _rate(first["lab_s"], last["lab_s"], seconds),
+        "has_vcpus": bool(waits),
         "vcpu_wait": round(max(known), 4) if known and len(known) == len(waits) else None,
+        "loadavg": last["loadavg"],
     }
+
+
+def _rate(then: float | None, now: float | None, seconds: float) -> float | None:
+    return None if then is None or now is None else round((now - then) / seconds, 4)

@@ -1,7 +1,7 @@
 """The one lifecycle: node, distribution, stages, logs, removal, record.
 
-Raw texts are stored before they are parsed. A stage that fails is an attempt with an UNKNOWN verdict, not the end of the
-run; a lost node ends its cell. Whatever happens, the node is removed or kept as asked.
+Raw texts are stored before they are parsed. A stage that fails is an attempt with an UNKNOWN verdict, not the end of
+the run; a lost node ends its cell. Whatever happens, the node is removed or kept as asked.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from lab.model import (
     Interrupted,
     LabError,
     LeftBehind,
+    Missing,
     TransportError,
     UsageError,
     Verdict,
@@ -69,8 +70,8 @@ class CellResult:
     verdicts: list[Verdict] = field(default_factory=list)
     attempts: list[Path] = field(default_factory=list)
     problem: LabError | None = None
+    failed_stages: list[str] = field(default_factory=list)
     kept: str | None = None
-    unjudged: list[str] = field(default_factory=list)
 
 
 def check_claims(claims: ClaimFile, *, quick: bool) -> None:
@@ -96,7 +97,7 @@ def run(config: RunConfig, tools: Tools) -> list[CellResult]:
     try:
         for cell in config.cells:
             if config.max_minutes is not None and tools.clock() - started > config.max_minutes * 60:
-                late = UsageError(f"--max-minutes {config.max_minutes:g} is over; {cell.name} was not started")
+                late = Missing(f"--max-minutes {config.max_minutes:g} is over; {cell.name} was not started")
                 results.append(CellResult(cell=cell, problem=late))
                 continue
             result = CellResult(cell=cell)
@@ -135,12 +136,14 @@ def _run_cell(
         except LabError as error:
             result.problem = error
             journal.event("problem", cell=cell.name, text=str(error))
-            if node is not None:
-                tools.distro.save_logs(cluster, node, config.cache / "logs" / run_id / cell.name)
-                tools.progress(f"{cell.name}: logs are in {config.cache / 'logs' / run_id / cell.name}")
             if isinstance(error, Interrupted):
                 raise
     finally:
+        interrupted = isinstance(result.problem, Interrupted)
+        if node is not None and (result.failed_stages or result.problem) and not interrupted:
+            place = config.cache / "logs" / run_id / cell.name
+            tools.distro.save_logs(cluster, node, place)
+            tools.progress(f"{cell.name}: logs are in {place}")
         if node is not None:
             with phases.track("removal"), interrupts.waiting(f"removing node {node.id}"):
                 _release(config, tools, node, journal, result)
@@ -163,7 +166,7 @@ def _node(config: RunConfig, tools: Tools, cell: Cell, run_id: str, journal: Run
 
 
 def _release(config: RunConfig, tools: Tools, node: Node, journal: RunJournal, result: CellResult) -> None:
-    failed = result.problem is not None
+    failed = result.problem is not None or bool(result.failed_stages)
     interrupted = isinstance(result.problem, Interrupted)
     keep = config.node is not None or config.keep == "always" or (config.keep == "failed" and failed)
     if keep and not (interrupted and config.keep != "always"):
@@ -219,16 +222,21 @@ def _attempt(
     try:
         with phases.track("other"):
             stage.collect(context)
+    except Interrupted:
+        # Nobody measured to the end: what was said so far stays in the unfinished folder and counts for nothing.
+        journal.event("unfinished", attempt=str(writer.path.relative_to(tools.store.root)))
+        raise
     except LabError as error:
         problem = error
         tools.progress(f"{cell.name}: stage {stage.name} failed: {error}")
-        result.unjudged.append(f"{cell.name} {stage.name}: {error}")
-    observation, record = judging.judge(stage, cell, writer.raw(), tools.claims.claims, str(problem or ""))
+        result.failed_stages.append(stage.name)
+        writer.save(judging.PROBLEM, f"{error}\n")
+    observation, record = judging.judge(stage, cell, writer.raw(), tools.claims.claims)
     attempt = writer.seal(observation=observation, verdict=record, finished=_iso(tools.clock()))
     result.attempts.append(attempt.path)
     result.verdicts += [Verdict.from_json(entry) for entry in record["verdicts"]]
     journal.event("sealed", attempt=str(attempt.path.relative_to(tools.store.root)), problem=record["problem"])
-    if isinstance(problem, Interrupted | TransportError):
+    if isinstance(problem, TransportError):
         raise problem
 
 
@@ -261,9 +269,3 @@ def _record(config: RunConfig, run_id: str, started: float, finished: float, res
         "stages": list(config.stages),
         "cells": [cell(result) for result in results],
     }
-
-
-def first_error(results: Sequence[CellResult]) -> LabError | None:
-    """The weightiest problem of a run by exit code (6, then 5, …), or None."""
-    problems = [result.problem for result in results if result.problem is not None]
-    return max(problems, key=lambda problem: problem.exit_code, default=None)

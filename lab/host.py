@@ -7,10 +7,13 @@ argv list, never a shell string; its deadline covers the whole call.
 from __future__ import annotations
 
 import base64
+import contextlib
+import hashlib
 import io
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import tarfile
 import time
@@ -20,6 +23,12 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from lab.model import CommandError, NodeError, WaitTimeout, sha256_text
+
+UNPACK = ("sh", "-c", "base64 -d | tar --extract --directory=/ --no-same-owner --preserve-permissions")
+"""How :func:`put_texts` lays its archive down on a host."""
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""What a shell gives for a program that is missing or cannot be run (POSIX, Shell Command Language, 2.8.2)."""
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -44,7 +53,11 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """What a command gave. ``exit_status`` is the command's own; a lost connection raises TransportError instead."""
+    """What a command gave. ``exit_status`` is the command's own; a lost connection raises TransportError instead.
+
+    As in a shell, it is 128 and the signal's number after a signal, and 127 when there is no such program. Both streams
+    are UTF-8 with a replacement character for what is not; line ends are as they came.
+    """
 
     argv: tuple[str, ...]
     exit_status: int
@@ -64,10 +77,13 @@ class Host(Protocol):
         """Run to the end. CommandError on an unexpected exit, WaitTimeout at the deadline, TransportError otherwise."""
 
     def put(self, source: Path, target: str, *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
-        """Copy a file there: verified by sha256, moved into place whole. A target that already matches is kept."""
+        """Copy a file there: verified by sha256, moved into place whole. A target that already matches is kept.
+
+        Missing folders are made. NodeError when it cannot be written.
+        """
 
     def put_text(self, text: str, target: str, *, mode: int = 0o644) -> None:
-        """Write a small text file there, whole."""
+        """Write a small text file there, whole; missing folders are made. NodeError when it cannot be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,25 +147,19 @@ class LocalHost:
         """See :class:`Host`. The child's whole process group ends at the deadline."""
         started = time.monotonic()
         try:
-            done = subprocess.run(
-                command.argv,
-                input=command.stdin,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=command.timeout_s,
-                env={**os.environ, **command.env},
-                check=False,
-            )
+            status, out, err = _run_here(command)
         except subprocess.TimeoutExpired as error:
             raise WaitTimeout(f"{self.name}: no end within {command.timeout_s:g} s: {command.shown()}") from error
+        except (FileNotFoundError, PermissionError) as error:
+            status = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            out, err = b"", f"{command.argv[0]}: {error.strerror}\n".encode()
         except OSError as error:
             raise NodeError(f"{self.name}: cannot run {command.argv[0]}: {error.strerror or error}") from error
         completed = Completed(
             argv=command.argv,
-            exit_status=done.returncode,
-            stdout=done.stdout,
-            stderr=done.stderr,
+            exit_status=status,
+            stdout=out.decode(errors="replace"),
+            stderr=err.decode(errors="replace"),
             seconds=time.monotonic() - started,
         )
         if command.check and completed.exit_status != 0:
@@ -159,17 +169,58 @@ class LocalHost:
     def put(self, source: Path, target: str, *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
         """See :class:`Host`; ``timeout_s`` has no effect on a local copy."""
         del timeout_s
-        temporary = Path(f"{target}.part")
-        shutil.copyfile(source, temporary)
-        temporary.chmod(mode)
-        temporary.replace(target)
+        place, temporary = Path(target), Path(f"{target}.part")
+        try:
+            digest = _sha256(source)
+            if place.is_file() and _sha256(place) == digest:
+                place.chmod(mode)
+                return
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, temporary)
+            if _sha256(temporary) != digest:
+                raise NodeError(f"{self.name}: {source.name} changed while it was copied to {target}")
+            temporary.chmod(mode)
+            temporary.replace(place)
+        except OSError as error:
+            raise NodeError(f"{self.name}: cannot write {target}: {error.strerror or error}") from error
 
     def put_text(self, text: str, target: str, *, mode: int = 0o644) -> None:
         """See :class:`Host`."""
         temporary = Path(f"{target}.{sha256_text(text)[:8]}.part")
-        temporary.write_text(text)
-        temporary.chmod(mode)
-        temporary.replace(target)
+        try:
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            # The text may be a secret: nobody else may read it before its mode is set.
+            temporary.touch(mode=0o600)
+            temporary.write_bytes(text.encode())
+            temporary.chmod(mode)
+            temporary.replace(target)
+        except OSError as error:
+            raise NodeError(f"{self.name}: cannot write {target}: {error.strerror or error}") from error
+
+
+def _run_here(command: Command) -> tuple[int, bytes, bytes]:
+    """Exit status as in a shell, and both streams; the command's group is killed when this is left early."""
+    child = subprocess.Popen(
+        command.argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **command.env},
+        start_new_session=True,
+    )
+    with child:
+        try:
+            out, err = child.communicate(command.stdin.encode(), timeout=command.timeout_s)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
+    return (child.returncode if child.returncode >= 0 else 128 - child.returncode), out, err
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def put_texts(host: Host, texts: Mapping[str, tuple[str, int]], *, timeout_s: float = 60.0) -> None:
@@ -183,6 +234,5 @@ def put_texts(host: Host, texts: Mapping[str, tuple[str, int]], *, timeout_s: fl
             entry = tarfile.TarInfo(target.lstrip("/"))
             entry.size, entry.mode = len(text.encode()), mode
             tar.addfile(entry, io.BytesIO(text.encode()))
-    argv = ("sh", "-c", "base64 -d | tar --extract --directory=/ --no-same-owner --preserve-permissions")
     packed = base64.encodebytes(buffer.getvalue()).decode()
-    host.run(Command(argv=argv, stdin=packed, timeout_s=timeout_s, repeatable=True))
+    host.run(Command(argv=UNPACK, stdin=packed, timeout_s=timeout_s, repeatable=True))

@@ -1,8 +1,7 @@
-"""SIGINT and SIGTERM as an exception in the main thread, and a part in which they wait: clean-up."""
+"""SIGINT, SIGTERM and SIGHUP as an exception in the main thread, and a part in which they wait: clean-up."""
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,18 +10,18 @@ from types import FrameType
 
 from lab.model import Interrupted
 
-log = logging.getLogger(__name__)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM inside the block into Interrupted."""
+    """Turn a signal inside the block into Interrupted."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
         raise Interrupted(f"stopped by {signal.Signals(number).name}")
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield
     finally:
@@ -40,7 +39,7 @@ def waiting(what: str) -> Iterator[None]:
         seen.append(number)
         print(f"still {what}; this takes a few seconds and is not interrupted", file=sys.stderr)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, note) for number in SIGNALS}
     try:
         yield
     finally:

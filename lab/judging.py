@@ -1,4 +1,4 @@
-"""Raw texts to an observation and verdicts; also the stamp of what a stage collects today. Pure but for claim history."""
+"""Raw texts to an observation and verdicts; also the stamp of what a stage collects today. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from lab.manifests import Manifests
 from lab.model import JSON, Cell, LabError, Stamp, Verdict, sha256_text
 from lab.stages.contract import Stage
 
+PROBLEM = "problem.txt"
+"""Raw text that says why a collection ended early."""
+
 
 def stamp(stage: Stage, manifests: Manifests, scripts: Mapping[str, str], options: Mapping[str, Any]) -> Stamp:
     """Everything that decides what a stage collects: manifests, node programs, sampling parameters, its version."""
     inputs: dict[str, Any] = {"stage": stage.name, "collect_version": stage.version}
-    inputs |= {f"manifest/{case}": sha256_text(manifests.render(case)) for case in stage.cases}
+    inputs |= {f"manifest/{case}": sha256_text(manifests.render(case, **stage.changes)) for case in stage.cases}
     inputs |= {f"script/{name}": sha256_text(scripts[name]) for name in stage.scripts}
     inputs |= {f"param/{name}": value for name, value in stage.params(options).items()}
     return Stamp(inputs=inputs)
@@ -26,16 +29,19 @@ def observe(stage: Stage, raw: Mapping[str, str]) -> tuple[JSON | None, str]:
     """Observation, or None with the reason why there is none."""
     try:
         return stage.parse(raw), ""
-    except KeyError as error:
-        return None, f"raw text {error} was not collected"
     except LabError as error:
         return None, str(error)
+    except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
+        # Text of an unforeseen form must not cost the raw texts: they are sealed, and judged again when the parser can.
+        return None, f"the {stage.name} stage's texts could not be read: {type(error).__name__}: {error}"
 
 
-def judge(stage: Stage, cell: Cell, raw: Mapping[str, str], claims: Sequence[Claim], problem: str = "") -> tuple[JSON | None, JSON]:
-    """Observation and verdict record of one attempt. ``problem`` is what ended the collection early, if anything did."""
+def judge(
+    stage: Stage, cell: Cell, raw: Mapping[str, str], claims: Sequence[Claim]
+) -> tuple[JSON | None, JSON]:
+    """Observation and verdict record of one attempt. What ended the collection early, if anything, is in PROBLEM."""
     observation, reading = observe(stage, raw)
-    trouble = "; ".join(text for text in (problem, reading) if text)
+    trouble = "; ".join(text for text in (raw.get(PROBLEM, "").strip(), reading) if text)
     view = None if observation is None else stage.view(observation)
     verdicts = [
         claim_rules.judge(claim, cell, view, trouble)

@@ -49,22 +49,19 @@ class Kubectl:
         words = ["create", "-f", "-", *(["--dry-run=server"] if dry_run else []), "-o", "name"]
         return self.call(*words, stdin=manifest, check=check)
 
-    def delete(self, namespace: str, names: Sequence[str], *, deadline: Deadline, grace_s: int = 0) -> None:
-        """Delete pods and wait until the API has forgotten them."""
+    def delete(self, namespace: str, names: Sequence[str], *, deadline: Deadline) -> None:
+        """Delete pods and wait until the API has forgotten them, after the kubelet has ended their containers."""
         if not names:
             return
         pods = [f"pod/{name}" for name in names]
-        force = ["--force"] if grace_s == 0 else []
-        self.call(
-            "delete", *pods, "-n", namespace, "--ignore-not-found", f"--grace-period={grace_s}", *force, "--wait=false"
-        )
+        self.call("delete", *pods, "-n", namespace, "--ignore-not-found", "--grace-period=1", "--wait=false")
 
         def gone() -> tuple[bool | None, str]:
             left = [item["metadata"]["name"] for item in self.get("pods", "-n", namespace)["items"]]
             still = sorted(set(left) & set(names))
             return (None if still else True), f"still there: {', '.join(still)}"
 
-        wait_until(f"pods to go: {', '.join(names)}", gone, deadline, interval_s=1.0)
+        wait_until(f"pods to go: {', '.join(names)}", gone, deadline, interval_s=0.5)
 
     def wait_running(self, namespace: str, names: Sequence[str], deadline: Deadline) -> dict[str, Any]:
         """Wait until every pod runs with all its containers ready; returns the pod list as read."""
@@ -105,7 +102,8 @@ def pod_state(pod: dict[str, Any] | None) -> str:
         return "Running"
     if phase == "Failed":
         return f"Failed ({status.get('reason') or status.get('message') or 'no reason'})"
-    waiting = [entry["state"]["waiting"].get("reason", "") for entry in containers if "waiting" in entry.get("state", {})]
+    states = [entry.get("state", {}) for entry in containers]
+    waiting = [state["waiting"].get("reason", "") for state in states if "waiting" in state]
     if phase == "Running":
         return f"not ready {' '.join(waiting)}".strip()
     return f"{phase} {' '.join(waiting)}".strip()

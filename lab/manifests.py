@@ -50,7 +50,7 @@ class Manifests:
             keep_trailing_newline=True,
             autoescape=False,
         )
-        environment.filters["flow"] = lambda value: json.dumps(value, sort_keys=True)
+        environment.filters["flow"] = _flow
         cases = {name: {"name": name, **defaults, **case} for name, case in data.get("cases", {}).items()}
         return cls(cases=cases, environment=environment)
 
@@ -62,10 +62,18 @@ class Manifests:
         parameters["command"] = pod_command(parameters["busy"], parameters["memory_mib"])
         try:
             text = self.environment.get_template(parameters["template"]).render(parameters)
-        except jinja2.TemplateError as error:
+            yaml.safe_load(text)
+        except (jinja2.TemplateError, yaml.YAMLError) as error:
             raise UsageError(f"manifest case {case}: {error}") from error
-        yaml.safe_load(text)
         return text
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML in flow form; UndefinedError for a parameter that nobody gave."""
+    if isinstance(value, jinja2.Undefined):
+        # Any use of a strict undefined raises the error that names the parameter.
+        return str(value)
+    return json.dumps(value, sort_keys=True)
 
 
 def pod_command(busy: int, memory_mib: int) -> list[str]:

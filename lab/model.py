@@ -9,7 +9,7 @@ import enum
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,16 @@ EXIT_RESULTS = 4
 EXIT_NODE = 5
 EXIT_LEFT_BEHIND = 6
 EXIT_INTERRUPTED = 130
+
+
+_WEIGHT = (
+    EXIT_INTERRUPTED, EXIT_LEFT_BEHIND, EXIT_NODE, EXIT_RESULTS, EXIT_USAGE, EXIT_FALSIFIED, EXIT_UNKNOWN, EXIT_OK,
+)  # fmt: skip
+
+
+def heaviest_code(codes: Iterable[int]) -> int:
+    """The one exit code of several: 130 > 6 > 5 > 4 > 2 > 1 > 3 > 0; 0 for none."""
+    return min(codes, key=_WEIGHT.index, default=EXIT_OK)
 
 
 class LabError(Exception):

@@ -53,6 +53,7 @@ def as_json(config: RunConfig, planned: list[PlannedStage]) -> JSON:
         "nodes": 0 if config.node else len(config.cells),
         "minutes": round(total_seconds(config, planned) / 60, 1),
         "attempts": [
-            {"cell": e.cell, "stage": e.stage, "seconds": e.seconds, "folder": e.folder, "stamp": e.stamp} for e in planned
+            {"cell": e.cell, "stage": e.stage, "seconds": e.seconds, "folder": e.folder, "stamp": e.stamp}
+            for e in planned
         ],
     }

@@ -60,7 +60,9 @@ def _state(pid: int) -> tuple[str, int] | None:
     return None if fields is None else (fields[0], int(fields[19]))
 
 
-def start(argv: Sequence[str], *, folder: Path, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+def start(
+    argv: Sequence[str], *, folder: Path, log: Path, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, marked as part of the node at ``folder``; output goes to ``log``."""
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -70,13 +72,14 @@ def start(argv: Sequence[str], *, folder: Path, log: Path, env: Mapping[str, str
             stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd=folder,
-            env={**os.environ, **(env or {}), MARK: str(folder)},
+            env={**os.environ, **(env or {}), MARK: str(folder.resolve())},
         )
 
 
 def marked(folder: Path) -> list[Identity]:
     """Live processes of this user that carry the mark of ``folder``."""
-    wanted = f"{MARK}={folder}".encode()
+    # Resolved on both sides: another run may name the same folder by a link or from another working directory.
+    wanted = os.fsencode(f"{MARK}={folder.resolve()}")
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -92,7 +95,7 @@ def marked(folder: Path) -> list[Identity]:
     return found
 
 
-def end_marked(folder: Path, *, grace_s: float = 5.0) -> list[Identity]:
+def end_marked(folder: Path, *, grace_s: float = 2.0) -> list[Identity]:
     """End every process of a node: SIGTERM, then SIGKILL after ``grace_s``. Returns those that would not go."""
     for number, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         deadline = Deadline.after(seconds)

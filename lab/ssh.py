@@ -11,6 +11,7 @@ import base64
 import hashlib
 import logging
 import math
+import posixpath
 import re
 import secrets
 import shlex
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
+from paramiko.pkey import UnknownKeyType
 
 from lab.host import Command, Completed, Deadline, failure_text, wait_until
 from lab.model import CommandError, NodeError, TransportError, WaitTimeout
@@ -59,7 +61,7 @@ def parse_public_key(text: str) -> paramiko.PKey:
         raise NodeError(f"not an OpenSSH public key: {text[:60]!r}")
     try:
         return paramiko.PKey.from_type_string(fields[0], base64.b64decode(fields[1], validate=True))
-    except (ValueError, paramiko.SSHException) as error:
+    except (ValueError, OverflowError, paramiko.SSHException, UnknownKeyType) as error:
         raise NodeError(f"not an OpenSSH public key: {text[:60]!r}: {error}") from error
 
 
@@ -146,15 +148,25 @@ class SshHost:
         return completed
 
     def _channel(self, timeout_s: float) -> paramiko.Channel:
-        if self._client is None:
-            self.connect()
-        transport = self._client.get_transport() if self._client is not None else None
-        if transport is None or not transport.is_active():
+        """A channel, on a new connection if the old one is gone: until here nothing of a command was sent."""
+        transport = self._transport()
+        if transport is not None:
+            try:
+                return transport.open_session(timeout=timeout_s)
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                log.info("%s: connection lost: %s", self.name, error)
+        self.connect()
+        transport = self._transport()
+        if transport is None:
             raise TransportError(f"{self.name}: the connection is gone")
         try:
             return transport.open_session(timeout=timeout_s)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise TransportError(f"{self.name}: no channel: {error}") from error
+
+    def _transport(self) -> paramiko.Transport | None:
+        transport = self._client.get_transport() if self._client is not None else None
+        return transport if transport is not None and transport.is_active() else None
 
     def _run_once(self, command: Command) -> Completed:
         started = time.monotonic()
@@ -166,7 +178,7 @@ class SshHost:
         line = f"{shlex.join(argv)}; printf '\\n%s=%d\\n' {marker} $? >&2"
         channel = self._channel(min(CONNECT_TIMEOUT_S, command.timeout_s))
         try:
-            channel.exec_command(line)
+            _request(channel, deadline, f"{self.name}: {command.shown()}", lambda: channel.exec_command(line))
             out, err = _exchange(channel, command.stdin.encode(), deadline, f"{self.name}: {command.shown()}")
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise TransportError(f"{self.name}: connection lost in: {command.shown()}: {error}") from error
@@ -192,6 +204,7 @@ class SshHost:
             self.run(Command(argv=("chmod", f"{mode:o}", target), repeatable=True))
             return
         temporary = f"{target}.part"
+        self.run(Command(argv=("mkdir", "-p", posixpath.dirname(target) or "."), repeatable=True))
         self._send(source, temporary, timeout_s)
         arrived = self._sha256(temporary, timeout_s)
         if arrived != digest:
@@ -201,7 +214,9 @@ class SshHost:
 
     def put_text(self, text: str, target: str, *, mode: int = 0o644) -> None:
         """See :class:`lab.host.Host`. One round trip; the text travels on stdin, so it is in no process list."""
-        script = 'umask 077; mkdir -p "$(dirname "$1")" && cat > "$1.part" && chmod "$2" "$1.part" && mv -f "$1.part" "$1"'
+        script = (
+            'umask 077; mkdir -p "$(dirname "$1")" && cat > "$1.part" && chmod "$2" "$1.part" && mv -f "$1.part" "$1"'
+        )
         self.run(Command(argv=("sh", "-c", script, "sh", target, f"{mode:o}"), stdin=text, repeatable=True))
 
     def _sha256(self, path: str, timeout_s: float) -> str | None:
@@ -215,7 +230,8 @@ class SshHost:
         channel.settimeout(min(60.0, timeout_s))
         deadline = Deadline.after(timeout_s)
         try:
-            channel.invoke_subsystem("sftp")
+            what = f"{self.name}: sending {source.name}"
+            _request(channel, deadline, what, lambda: channel.invoke_subsystem("sftp"))
             sftp = paramiko.SFTPClient(channel)
             with source.open("rb") as file, sftp.open(target, "wb") as remote:
                 remote.set_pipelined(True)
@@ -223,10 +239,30 @@ class SshHost:
                     if deadline.remaining_s() <= 0:
                         raise WaitTimeout(f"{self.name}: {source.name} not sent within {timeout_s:g} s")
                     remote.write(chunk)
+        except (FileNotFoundError, PermissionError) as error:
+            raise NodeError(f"{self.name}: cannot write {target}: {error.strerror}") from error
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise TransportError(f"{self.name}: sending {source.name}: {error}") from error
         finally:
             channel.close()
+
+
+def _request(channel: paramiko.Channel, deadline: Deadline, what: str, ask: Callable[[], None]) -> None:
+    """Make a channel request; WaitTimeout at the deadline.
+
+    paramiko waits for the answer without an end. Closing the channel wakes it up.
+    """
+    guard = threading.Timer(deadline.remaining_s(), channel.close)
+    guard.daemon = True
+    guard.start()
+    try:
+        ask()
+    except paramiko.SSHException as error:
+        if deadline.remaining_s() <= 0:
+            raise WaitTimeout(f"no answer in time: {what}") from error
+        raise
+    finally:
+        guard.cancel()
 
 
 def _exchange(channel: paramiko.Channel, stdin: bytes, deadline: Deadline, what: str) -> tuple[bytes, bytes]:
@@ -244,12 +280,16 @@ def _exchange(channel: paramiko.Channel, stdin: bytes, deadline: Deadline, what:
         while channel.recv_stderr_ready():
             err += channel.recv_stderr(CHUNK)
             moved = True
-        if offset < len(stdin) and channel.send_ready():
+        if offset < len(stdin) and not channel.closed and channel.send_ready():
             try:
                 offset += channel.send(stdin[offset : offset + CHUNK // 2])
                 moved = True
             except TimeoutError:
                 moved = False
+            except OSError:
+                # A command may end without having read all of its input; then the channel closes under this write.
+                if not channel.closed:
+                    raise
             if offset >= len(stdin):
                 channel.shutdown_write()
         ended = channel.closed or (channel.exit_status_ready() and channel.eof_received)

@@ -24,12 +24,22 @@ def folders(target: str, neighbour: str, container: str) -> dict[str, str]:
         "besteffort": f"{CGROUPS}/kubepods.slice/kubepods-besteffort.slice",
         "system": f"{CGROUPS}/system.slice",
         "user": f"{CGROUPS}/user.slice",
+        "lab": f"{CGROUPS}/lab.slice",
         "root": CGROUPS,
     }
     for folder in container_cgroups(target):
         if container in folder:
             parts["target-container"] = folder
     return {name: folder for name, folder in parts.items() if os.path.isdir(folder)}
+
+
+def pod_processes() -> dict[str, int]:
+    """Every pod cgroup on the node and how many processes it holds: what else could take CPU."""
+    found = {}
+    for folder, names, _ in os.walk(f"{CGROUPS}/kubepods.slice"):
+        for name in [name for name in names if "-pod" in name]:
+            found[name] = len(processes(os.path.join(folder, name)))
+    return found
 
 
 def running(pids: list[int]) -> int:
@@ -54,7 +64,7 @@ def sample(places: dict[str, str], groups: dict[str, list[int]]) -> None:
 def main() -> int:
     """Run the window; exit 1 when a pod is not there."""
     options = pairs(sys.argv[1:])
-    emit("start", program="cpu-window", version=1, options=options)
+    emit("start", program="cpu-window", version=2, options=options)
     target, neighbour = pod_cgroup(options["target"]), pod_cgroup(options["neighbour"])
     if target is None or neighbour is None:
         emit("end", ok=False, reason="the target or the neighbour has no cgroup")
@@ -62,7 +72,7 @@ def main() -> int:
     places = folders(target, neighbour, options["container"])
     groups = {"target": processes(target), "neighbour": processes(neighbour)}
     weights = {name: read(f"{folder}/cpu.weight") for name, folder in places.items()}
-    emit("before", paths=places, weights=weights)
+    emit("before", paths=places, weights=weights, pods=pod_processes())
     send(options["neighbour"], "CONT")
     try:
         time.sleep(float(options["warmup_s"]))
@@ -77,7 +87,8 @@ def main() -> int:
             time.sleep(max(0.0, start + step * interval - time.monotonic()))
     finally:
         send(options["neighbour"], "STOP")
-    emit("after", weights={name: read(f"{folder}/cpu.weight") for name, folder in places.items()})
+    weights = {name: read(f"{folder}/cpu.weight") for name, folder in places.items()}
+    emit("after", weights=weights, pods=pod_processes())
     emit("end", ok=True)
     return 0
 

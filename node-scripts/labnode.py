@@ -93,7 +93,7 @@ class Summary:
         self._connection: http.client.HTTPSConnection | None = None
 
     def read(self) -> dict[str, Any]:
-        """Memory figures in bytes: node available and working set, working set by namespace/name; or an error text."""
+        """See :func:`condense`; or an error text under ``error``."""
         try:
             if self._connection is None:
                 self._connection = http.client.HTTPSConnection(
@@ -104,21 +104,25 @@ class Summary:
             body = answer.read()
             if answer.status != 200:
                 return {"error": f"status {answer.status}"}
-            data = json.loads(body)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            return condense(json.loads(body))
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             self._connection = None
             return {"error": f"{type(error).__name__}: {error}"}
-        memory = data["node"]["memory"]
-        pods = {
-            f"{pod['podRef']['namespace']}/{pod['podRef']['name']}": pod.get("memory", {}).get("workingSetBytes")
-            for pod in data.get("pods") or []
-        }
-        return {
-            "available": memory.get("availableBytes"),
-            "working_set": memory.get("workingSetBytes"),
-            "time": memory.get("time"),
-            "pods": pods,
-        }
+
+
+def condense(data: dict[str, Any]) -> dict[str, Any]:
+    """The memory part of a stats summary: node figures, and by namespace/name working set (bytes) and its time."""
+    memory = data["node"]["memory"]
+    pods = {}
+    for pod in data["pods"] or []:
+        pods[f"{pod['podRef']['namespace']}/{pod['podRef']['name']}"] = pod.get("memory", {})
+    return {
+        "available": memory.get("availableBytes"),
+        "working_set": memory.get("workingSetBytes"),
+        "time": memory.get("time"),
+        "pods": {name: figures.get("workingSetBytes") for name, figures in pods.items()},
+        "times": {name: figures.get("time") for name, figures in pods.items()},
+    }
 
 
 def pod_memory(pods: dict[str, str]) -> dict[str, dict[str, int | None] | None]:

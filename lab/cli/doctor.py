@@ -40,7 +40,8 @@ def checks() -> list[Check]:
     state = f"in {cache}" if built else f"not built yet; {_missing(missing)}"
     found.append(Check(name="guest image", state=state, fix=_install(missing)))
     usable = os.access("/dev/kvm", os.R_OK | os.W_OK)
-    found.append(Check(name="KVM", state="device is there, tried at boot" if usable else "not there: software emulation"))
+    state = "device is there, tried at boot" if usable else "not there: software emulation"
+    found.append(Check(name="KVM", state=state))
     place = next(folder for folder in [cache, *cache.parents] if folder.exists())
     free = shutil.disk_usage(place).free
     found.append(

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from lab import __version__
-from lab.cli import doctor, nodes, run as run_verbs, shared, summary
+from lab.cli import doctor, nodes, shared, summary
+from lab.cli import run as run_verbs
 from lab.model import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LabError
 
 app = typer.Typer(

@@ -24,8 +24,13 @@ def nodes(as_json: shared.JsonOption = False) -> None:
     if as_json:
         shared.print_json(
             [
-                {"id": g.id, "owner_pid": g.owner.pid, "owner_alive": g.owner.is_alive(), "kept_until_s": g.kept_until_s}
-                for g in guests
+                {
+                    "id": guest.id,
+                    "owner_pid": guest.owner.pid,
+                    "owner_alive": guest.owner.is_alive(),
+                    "kept_until_s": guest.kept_until_s,
+                }
+                for guest in guests
             ]
         )
         return

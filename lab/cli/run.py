@@ -13,7 +13,7 @@ from lab import experiment, interrupts, plan
 from lab.cli import shared
 from lab.cli.summary import write_summary
 from lab.config import RunConfig
-from lab.model import EXIT_OK
+from lab.model import EXIT_OK, Outcome, ResultsError, heaviest_code
 from lab.report.outcomes import outcome_exit_code
 from lab.report.phases import render_phases
 
@@ -40,7 +40,7 @@ Artifacts = Annotated[
 Download = Annotated[bool, typer.Option("--download/--no-download", help="Allow fetching official releases.")]
 Build = Annotated[bool, typer.Option("--build/--no-build", help="Allow building from the published Go modules.")]
 MaxMinutes = Annotated[float | None, typer.Option("--max-minutes", help="Start no further version after this long.")]
-SshPort = Annotated[int | None, typer.Option("--ssh-port", help="Loopback port for the guest's SSH (default: free one).")]
+SshPort = Annotated[int | None, typer.Option("--ssh-port", help="Loopback port of the guest's SSH (default: any).")]
 
 
 def _configured(action: Callable[[RunConfig, bool], None]) -> Callable[..., None]:
@@ -100,7 +100,8 @@ def run(config: RunConfig, as_json: bool) -> None:
     """Measure: node, Kubernetes, stages, results, summary; then remove the node.
 
     Exit codes: 0 every judged claim held or was missed, 1 a claim is falsified, 2 bad input, 3 something is unknown,
-    4 stored results do not belong together, 5 node or installation failed, 6 something was left behind, 130 interrupted.
+    4 stored results do not belong together, 5 node or installation failed, 6 something was left behind,
+    130 interrupted.
     """
     tools = shared.make_tools(config)
     with interrupts.raising():
@@ -115,12 +116,14 @@ def run(config: RunConfig, as_json: bool) -> None:
         shared.print_json([_as_json(result) for result in results])
     else:
         _print_verdicts(results)
-    code = outcome_exit_code([verdict for result in results for verdict in result.verdicts])
-    problem = experiment.first_error(results)
+    codes = [outcome_exit_code([verdict for result in results for verdict in result.verdicts])]
+    codes += [result.problem.exit_code for result in results if result.problem is not None]
     if not config.quick and any(result.attempts for result in results):
-        write_summary(config.results, config.project)
-    if problem is not None:
-        code = problem.exit_code
+        try:
+            write_summary(config.results, config.project)
+        except ResultsError as error:
+            codes.append(shared.fail(error))
+    code = heaviest_code(codes)
     if code != EXIT_OK:
         raise typer.Exit(code)
 
@@ -138,7 +141,12 @@ def _as_json(result: experiment.CellResult) -> dict[str, Any]:
 
 def _print_verdicts(results: Sequence[experiment.CellResult]) -> None:
     rows = [
-        [result.cell.label, verdict.claim, verdict.outcome.value, verdict.reason]
+        [
+            result.cell.label,
+            verdict.claim,
+            verdict.outcome.value,
+            "" if verdict.outcome is Outcome.HELD else verdict.reason,
+        ]
         for result in results
         for verdict in result.verdicts
     ]

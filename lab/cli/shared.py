@@ -34,6 +34,7 @@ ProjectOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 RESULTS = Path("results")
+DEFAULT_OPTIONS = {"quick": False, "reps": 3, "order": "random"}
 
 progress_console = Console(stderr=True, highlight=False, soft_wrap=True)
 data_console = Console(highlight=False, soft_wrap=True)

@@ -10,7 +10,7 @@ import typer
 from lab import claim_history, judging, project
 from lab.claim_history import ClaimFile
 from lab.cli import shared
-from lab.model import EXIT_FALSIFIED, EXIT_OK, Outcome, ResultsError, UsageError, Verdict
+from lab.model import EXIT_FALSIFIED, EXIT_OK, Outcome, ResultsError, Stamp, UsageError, Verdict
 from lab.report import comparability
 from lab.report.outcomes import outcome_exit_code
 from lab.report.summary import render
@@ -41,9 +41,22 @@ def summary_text(results: Path, folder: Path | None) -> tuple[str, list[Verdict]
         selection,
         registry.BY_NAME,
         {claim.id: claim.title for claim in claims.claims},
-        shared.today_stamps(found, {"quick": False, "reps": 3, "order": "random"}),
+        _stamps_today(found, selection),
     )
     return text, verdicts
+
+
+def _stamps_today(folder: Path, selection: comparability.Selection) -> dict[str, Stamp]:
+    """What each stage would be stamped today with the sampling parameters that its stored attempts were run with."""
+    today = shared.today_stamps(folder, shared.DEFAULT_OPTIONS)
+    for attempt in selection.attempts:
+        if attempt.stage in today:
+            given = {name: value for name, value in attempt.stamp.inputs.items() if name.startswith("param/")}
+            fixed = {
+                name: value for name, value in today[attempt.stage].inputs.items() if not name.startswith("param/")
+            }
+            today[attempt.stage] = Stamp(inputs={**fixed, **given})
+    return today
 
 
 def write_summary(results: Path, folder: Path | None) -> list[Verdict]:
@@ -57,7 +70,7 @@ def write_summary(results: Path, folder: Path | None) -> list[Verdict]:
 def summary(
     results: shared.ResultsOption = shared.RESULTS,
     project: shared.ProjectOption = None,
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 when summary.md is out of date.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if summary.md is out of date.")] = False,
 ) -> None:
     """Write results/summary.md from stored results alone.
 
@@ -137,8 +150,7 @@ def _judged(attempt: Attempt, claims: ClaimFile) -> tuple[dict[str, Any] | None,
     stage = registry.BY_NAME.get(attempt.stage)
     if stage is None:
         raise ResultsError(f"{attempt.path}: this lab has no stage {attempt.stage!r}")
-    ended = str(attempt.extra.get("problem", ""))
-    observation, record = judging.judge(stage, attempt.cell, attempt.raw(), claims.claims, ended)
+    observation, record = judging.judge(stage, attempt.cell, attempt.raw(), claims.claims)
     if attempt.smoke:
         return observation, record
     started = judging.unix(attempt.started)

@@ -15,6 +15,9 @@ from lab.providers.contract import Node
 NODE_NAME = "node"
 EVICTION_THRESHOLD = "2Gi"
 PRESSURE_TRANSITION_S = 30
+KUBELET_VERBOSITY = 3
+"""The eviction manager's observations, with its own figure of what is available, need this much."""
+
 PROJECT_FOLDER = "/opt/lab"
 
 
@@ -52,7 +55,7 @@ class Distro(Protocol):
         """Until the node is Ready and pods can be created."""
 
     def attach(self, node: Node, cell: Cell) -> Cluster:
-        """The cluster that an earlier run left on a kept node; UsageError when it is another version or gates differ."""
+        """The cluster that an earlier run left on a kept node; UsageError when its version or gates differ."""
 
     def save_logs(self, cluster: Cluster | None, node: Node, folder: Path) -> None:
         """Fetch what helps to explain a failure; never raises a LabError."""

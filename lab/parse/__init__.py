@@ -1,0 +1,1 @@
+"""Texts from nodes to records. Pure; ParseError quotes the text."""

@@ -11,7 +11,7 @@ from lab import ranking
 from lab.model import Missing
 from lab.parse.kubelet_log import EvictionEvent, kubelet_available_bytes, parse_events
 from lab.parse.lines import Record, of_kind, records
-from lab.parse.pods import parse_pods
+from lab.parse.pods import critical_pods, parse_pods
 from lab.quantity import memory_bytes
 from lab.ranking import RankedPod
 
@@ -26,7 +26,7 @@ KERNEL_OOM = re.compile(r"invoked oom-killer|Out of memory: Killed process|oom-k
 
 def ranked_pods(working_sets: str, pods: str) -> list[RankedPod]:
     """The pods as the ranking sees them: class as stored, request of the containers, the kubelet's working set."""
-    last = of_kind(records(working_sets, "working-set"), "poll")[-1]["summary"]["pods"]
+    last = of_kind(records(working_sets, "working-set", 2), "poll")[-1]["summary"]["pods"]
     found = []
     for name, pod in parse_pods(pods).items():
         if not name.startswith(PREFIX):
@@ -51,11 +51,12 @@ def parse_repetition(raw: Mapping[str, str], number: int, cases: Sequence[str]) 
     problems = [f"not collected: {part}" for part in absent]
     result: dict[str, Any] = dict.fromkeys(
         ("order", "first_ranking", "models", "oom_kills", "held", "working_sets_mib", "first_reclaim_s",
-         "first_eviction_s", "last_eviction_s", "gaps_s", "first_available_mib", "available_mib", "critical", "critical_last")
+         "first_eviction_s", "last_eviction_s", "evicted_s", "gaps_s", "first_available_mib", "available_mib", "critical",
+         "critical_last")
     )
     if not absent:
         held = {name: text or "" for name, text in texts.items()}
-        hog = records(held["hog.jsonl"], "hog")
+        hog = records(held["hog.jsonl"], "hog", 2)
         pods = ranked_pods(held["working-sets.jsonl"], held["pods-before.json"])
         events = parse_events(held["kubelet.log"])
         names = [case.removeprefix(PREFIX) for case in cases]
@@ -66,7 +67,9 @@ def parse_repetition(raw: Mapping[str, str], number: int, cases: Sequence[str]) 
         result["held"], result["held_text"] = _held(hog, result["first_eviction_s"])
         result["models"] = _models(pods, result["order"])
         result["critical"] = _critical(events)
-        result["critical_last"] = _critical_last(events)
+        result["critical_last"] = _critical_last(events, critical_pods(held["pods-before.json"]))
+        if not hog[-1]["ok"]:
+            problems.append(f"hog: {hog[-1]['reason']}")
         if result["held"] is False:
             problems.append(f"the hog did not hold its target: {result['held_text']}")
     result.setdefault("held_text", "not known")
@@ -120,6 +123,7 @@ def _times(events: Sequence[EvictionEvent], start: float | None, names: set[str]
         "first_reclaim_s": _since(start, reclaims[:1]),
         "first_eviction_s": _since(start, times[:1]),
         "last_eviction_s": _since(start, times[-1:]),
+        "evicted_s": [_since(start, [moment]) for moment in times] if times else None,
         "gaps_s": [round(later - earlier, 1) for earlier, later in itertools.pairwise(times)] if times else None,
         "available_mib": available if times else None,
         "first_available_mib": available[0] if available else None,
@@ -145,14 +149,29 @@ def _available_before(events: Sequence[EvictionEvent], evicted: EvictionEvent) -
 
 
 def _oom_kills(hog: Sequence[Record], kernel_log: str, problems: list[str]) -> int | None:
-    """Kills by the kernel in the window: from /proc/vmstat, and any line of the kernel log; None when not read."""
-    counts = [record["oom_kill"] for record in hog if record["kind"] in ("press", "sample", "release")]
-    known = [int(count) for count in counts if count is not None]
+    """Kills by the kernel in the window; None unless vmstat, memory.events and the kernel log all cover it.
+
+    The largest of: the rise of ``oom_kill`` in /proc/vmstat, its rise in the pods' memory.events, and 1 for any line of
+    the kernel log that speaks of one.
+    """
     lines = [line for line in kernel_log.splitlines() if KERNEL_OOM.search(line)]
     problems += [f"kernel log: {line.strip()}" for line in lines[:3]]
-    if not known:
+    begin, end = kernel_log.find("lab-hog press"), kernel_log.find("lab-hog release")
+    if begin < 0 or end < begin:
+        problems.append("the kernel log does not cover the whole window")
         return None
-    return max(known[-1] - known[0], 1 if lines else 0)
+    counts = [record["oom_kill"] for kind in ("press", "release") for record in of_kind(hog, kind)]
+    events = [_event_count(record["pod_events"]) for record in of_kind(hog, "sample")]
+    if len(counts) != 2 or None in counts or len(events) < 2 or None in (events[0], events[-1]):
+        problems.append("the kill counters were not read at both ends of the window")
+        return None
+    first, last = events[0] or 0, events[-1] or 0
+    return max(int(counts[1]) - int(counts[0]), last - first, 1 if lines else 0)
+
+
+def _event_count(text: str | None) -> int | None:
+    match = re.search(r"^oom_kill (\d+)$", text or "", flags=re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _held(hog: Sequence[Record], first_eviction_s: float | None) -> tuple[bool | None, str]:
@@ -186,11 +205,11 @@ def _critical(events: Sequence[EvictionEvent]) -> dict[str, list[str]]:
     return {"ranked": ranked, "refused": refused}
 
 
-def _critical_last(events: Sequence[EvictionEvent]) -> bool | None:
-    """Whether pods that are not ours stand at the end of every ranking; None when no ranking names one."""
-    rankings = [[_mine(pod) is None for pod in event.pods] for event in events if event.kind == "ranked"]
-    with_others = [ranking for ranking in rankings if any(ranking)]
-    return all(ranking == sorted(ranking) for ranking in with_others) if with_others else None
+def _critical_last(events: Sequence[EvictionEvent], critical: set[str]) -> bool | None:
+    """Whether critical pods stand at the end of every ranking that names one; None when none does."""
+    rankings = [[pod in critical for pod in event.pods] for event in events if event.kind == "ranked"]
+    with_critical = [ranking for ranking in rankings if any(ranking)]
+    return all(ranking == sorted(ranking) for ranking in with_critical) if with_critical else None
 
 
 def _critical_text(critical: Mapping[str, Sequence[str]] | None) -> str:

@@ -1,4 +1,4 @@
-"""Output of the node-side programs: one JSON object a line, first "start" with program and version, last "end". Pure."""
+"""Output of the node-side programs, pure: JSON objects, one a line, first "start" (program, version), last "end"."""
 
 from __future__ import annotations
 

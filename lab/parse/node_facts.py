@@ -1,4 +1,4 @@
-"""What a node says of itself: the sections of ``node_facts.sh`` and the feature gates in a component's metrics. Pure."""
+"""What a node says of itself, pure: the sections of ``node_facts.sh`` and the gates in a component's metrics."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from lab.model import ParseError
 
 HEADER = "lab node-facts 1"
+FAILED = re.compile(r"^\(exit \d+\)$", flags=re.MULTILINE)
+"""What node_facts.sh writes below the output of a command that failed; that output is an error text, not a fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """Facts of one node. ``runc`` and ``containerd`` are bare versions such as ``1.3.6``; ``text`` is the whole output."""
+    """Facts of one node. ``text`` is the whole output.
+
+    ``runc`` is a bare version (``1.3.6``), since what it does depends on it; ``containerd`` keeps its build's suffix.
+    """
 
     kernel: str
     cpu_model: str
@@ -51,7 +56,7 @@ def parse_node_facts(text: str) -> NodeFacts:
 
     def pick(name: str, pattern: str) -> str:
         match = re.search(pattern, found.get(name, ""), flags=re.MULTILINE)
-        if match is None:
+        if match is None or FAILED.search(found[name]):
             raise ParseError(f"node facts, section {name}", found.get(name, "(absent)"))
         return match[1]
 
@@ -74,7 +79,5 @@ def parse_node_facts(text: str) -> NodeFacts:
 
 def feature_gates(metrics: str) -> dict[str, bool]:
     """Gate name to on/off from ``kubernetes_feature_enabled{name="…",stage="…"} 1``."""
-    found = {}
-    for name, value in re.findall(r'^kubernetes_feature_enabled\{name="([^"]+)",stage="[^"]*"\} ([01])$', metrics, re.M):
-        found[name] = value == "1"
-    return found
+    pattern = r'^kubernetes_feature_enabled\{name="([^"]+)",stage="[^"]*"\} ([01])$'
+    return {name: value == "1" for name, value in re.findall(pattern, metrics, re.MULTILINE)}

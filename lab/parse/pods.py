@@ -10,12 +10,27 @@ from lab.model import ParseError
 from lab.parse.node_facts import NodeFacts, feature_gates, parse_node_facts
 from lab.qos import Behaviour, behaviour_for
 
+SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
+"""From this priority on a pod is critical (pkg/apis/scheduling/types.go, IsCriticalPod)."""
 
-def parse_pods(text: str) -> dict[str, dict[str, Any]]:
-    """A pod list in JSON to pods by name; ParseError when it is not one."""
+
+def parse_pods(text: str, namespace: str = "lab") -> dict[str, dict[str, Any]]:
+    """A pod list in JSON to the pods of one namespace by name; ParseError when it is not one."""
+    return {name.partition("/")[2]: pod for name, pod in all_pods(text).items() if name.startswith(f"{namespace}/")}
+
+
+def critical_pods(text: str) -> set[str]:
+    """Critical pods of a pod list as ``namespace/name``."""
+    return {
+        name for name, pod in all_pods(text).items() if pod["spec"].get("priority", 0) >= SYSTEM_CRITICAL_PRIORITY
+    }
+
+
+def all_pods(text: str) -> dict[str, dict[str, Any]]:
+    """A pod list in JSON to pods by ``namespace/name``; ParseError when it is not one."""
     try:
         items = json.loads(text)["items"]
-        return {item["metadata"]["name"]: item for item in items}
+        return {f"{item['metadata']['namespace']}/{item['metadata']['name']}": item for item in items}
     except (ValueError, KeyError, TypeError) as error:
         raise ParseError("not a pod list", text) from error
 

@@ -1,0 +1,1 @@
+"""Stored attempts to tables and pages. Pure."""

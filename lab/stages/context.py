@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.distros.contract import NODE_NAME, PROJECT_FOLDER, Cluster
-from lab.host import Command, Completed, Deadline, Host
-from lab.kubectl import Kubectl, pod_state
+from lab.host import Command, Completed, Deadline, Host, wait_until
+from lab.kubectl import Kubectl, as_object, pod_state
 from lab.manifests import Manifests
+from lab.model import NodeError, WaitTimeout
 from lab.phases import Phases
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,33 @@ class StageContext:
             Command(argv=(interpreter, program, *words), timeout_s=timeout_s, check=check, repeatable=repeatable)
         )
 
+    def measure(self, name: str, save_as: str, *words: str, timeout_s: float) -> tuple[str, str]:
+        """Run a node program in a slice of its own, its output kept in a file on the node, then fetched and saved.
+
+        Saves ``save_as`` and, when there is any, ``save_as.stderr``, also when the program failed or did not end in
+        time. Returns the output and what went wrong (empty when it ended well). TransportError passes through.
+        """
+        place = f"{PROJECT_FOLDER}/out/{save_as}"
+        inner = f'mkdir -p {PROJECT_FOLDER}/out; exec python3 "$@" > {place} 2> {place}.stderr'
+        argv = (
+            "systemd-run", "--scope", "--quiet", "--collect", "--slice=lab.slice", "sh", "-c", inner, "sh",
+            f"{PROJECT_FOLDER}/node-scripts/{name}", *words,
+        )  # fmt: skip
+        problem = ""
+        try:
+            done = self.host.run(Command(argv=argv, timeout_s=timeout_s, check=False))
+            if done.exit_status != 0:
+                problem = f"{name} ended with {done.exit_status} {done.stderr.strip()}".strip()
+        except WaitTimeout as error:
+            problem = str(error)
+        text = self.host.run(Command(argv=("cat", place), timeout_s=60, repeatable=True, check=False)).stdout
+        errors = self.host.run(Command(argv=("cat", f"{place}.stderr"), repeatable=True, check=False)).stdout
+        self.save(save_as, text)
+        if errors.strip():
+            self.save(f"{save_as}.stderr", errors)
+            problem = f"{problem}: {errors.strip()[-400:]}"
+        return text, problem
+
     def ensure_pods(self, cases: Sequence[str], *, timeout_s: float = POD_START_S) -> dict[str, Started]:
         """Have exactly these pods running in the lab's namespace: the others are deleted, the missing ones made."""
         with self.phases.track(self.pods_phase):
@@ -73,7 +101,8 @@ class StageContext:
             wanted = [self.manifests.cases[case]["name"] for case in cases]
             unusable = [name for name, pod in present.items() if name not in wanted or pod_state(pod) != "Running"]
             self.kubectl.delete(NAMESPACE, unusable, deadline=Deadline.after(POD_STOP_S))
-            missing = [case for case, name in zip(cases, wanted, strict=True) if name not in set(present) - set(unusable)]
+            usable = set(present) - set(unusable)
+            missing = [case for case, name in zip(cases, wanted, strict=True) if name not in usable]
             if missing:
                 self.kubectl.apply("---\n".join(self.manifests.render(case) for case in missing))
             return self._started(self.kubectl.wait_running(NAMESPACE, wanted, Deadline.after(timeout_s)), wanted)
@@ -91,8 +120,22 @@ class StageContext:
         with self.phases.track(self.pods_phase):
             self.kubectl.delete(NAMESPACE, names, deadline=Deadline.after(POD_STOP_S))
 
+    def ensure_calm(self) -> None:
+        """Wait until the node is Ready without memory pressure, by condition and by taint."""
+
+        def calm() -> tuple[bool | None, str]:
+            node = as_object(self.node_object())
+            state = {entry["type"]: entry["status"] for entry in node["status"]["conditions"]}
+            taints = [taint["key"] for taint in node["spec"].get("taints", [])]
+            good = state.get("MemoryPressure") == "False" and state.get("Ready") == "True" and not taints
+            return (True if good else None), f"{state}, taints {taints}"
+
+        with self.phases.track("waits"):
+            wait_until("the node to be without pressure", calm, Deadline.after(180), interval_s=2.0)
+
     def ensure_critical(self) -> None:
-        """The stand-in for CoreDNS: a system-cluster-critical pod that requests 100m, in kube-system."""
+        """The stand-in for CoreDNS: a system-cluster-critical pod with 100m, in kube-system, on a calm node."""
+        self.ensure_calm()
         with self.phases.track(self.pods_phase):
             found = {item["metadata"]["name"]: item for item in self.kubectl.get("pods", "-n", "kube-system")["items"]}
             if pod_state(found.get("critical")) != "Running":
@@ -105,7 +148,10 @@ class StageContext:
         """Cursor of the journal's newest entry on the node: later reads start after it."""
         argv = ("journalctl", "-n", "0", "--show-cursor", "--no-pager", "-q")
         text = self.host.run(Command(argv=argv, repeatable=True)).stdout
-        return text.rpartition("-- cursor: ")[2].strip()
+        found = text.rpartition("-- cursor: ")[2].strip()
+        if not found:
+            raise NodeError(f"the node's journal gave no cursor: {text!r}")
+        return found
 
     def journal(self, cursor: str, *, unit: str | None) -> str:
         """The journal after a cursor with Unix times: of one unit, or (None) of the kernel."""

@@ -7,7 +7,7 @@ anything reads it. ``parse``, ``view`` and ``row`` get no context, so they canno
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ class Stage:
     ``params(options)`` gives the sampling parameters (JSON values; part of the stamp). ``parse(raw)`` raises ParseError
     when a text that is there has the wrong form, and stores None where a value was not measured. ``view(observation)``
     gives the names that claims may use; None means not measured. ``row(observation)`` gives one row of the summary's
-    table, column title to text, and must never raise. ``budget_s(options)`` is the expected time for ``lab plan``.
+    table, column title to text, and must never raise. ``changes`` are manifest parameters that differ
+    from the cases' own. ``budget_s(options)`` is the expected time for ``lab plan``.
     """
 
     name: str
@@ -42,3 +43,4 @@ class Stage:
     view: Callable[[Observation], dict[str, Any]]
     row: Callable[[Observation], dict[str, str]]
     notes: Callable[[Observation], list[str]]
+    changes: Mapping[str, Any] = field(default_factory=dict)

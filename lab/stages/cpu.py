@@ -1,7 +1,7 @@
 """Stage cpu: what a pod receives beside a busy neighbour, with and without the empty block, in pairs.
 
-The order inside a pair is random (the seed is recorded) or alternates as in the article. Everything else that ran in the
-same window is recorded beside it, and decides whether the window counts.
+The order inside a pair is random (the seed is recorded) or alternates as in the article. Everything else that ran in
+the same window is recorded beside it, and decides whether the window counts (:mod:`lab.parse.cpu_window`).
 """
 
 from __future__ import annotations
@@ -12,21 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lab import cgroups, controller_load, stats
-from lab.model import WaitTimeout
-from lab.parse.lines import Record, of_kind, records
+from lab.parse import cpu_window
 from lab.stages.context import StageContext, Started
 from lab.stages.contract import Observation, Raw, Stage
 
 CONTROL, EMPTY, NEIGHBOUR = "cpu-ctl", "cpu-emp", "cpu-neighbour"
-BUSY = {CONTROL: 1, EMPTY: 1, NEIGHBOUR: 2}
-
-MIN_BUSY = 0.95
-"""Least part of all CPU time that must be used in a window that counts."""
-MIN_NEIGHBOUR_RUNNING = 0.95
-"""Least part of the samples in which every busy process of the neighbour was runnable."""
-MAX_STEAL = 0.01
-MAX_VCPU_WAIT = 0.10
-"""Most that a virtual CPU may have waited for a core of the controller, as a part of the window."""
+TRIES = 3
+"""How often a window may be run until it counts; the reasons why it does not have nothing to do with the share."""
 
 
 def order(pair: int, how: str, seed: int) -> list[str]:
@@ -44,17 +36,24 @@ def collect(ctx: StageContext) -> None:
     neighbour = ctx.ensure_pods([NEIGHBOUR])[NEIGHBOUR]
     orders = [order(pair, ctx.params["order"], ctx.seed) for pair in range(ctx.params["pairs"])]
     ctx.save("plan.json", json.dumps({"orders": orders, "seed": ctx.seed, "params": dict(ctx.params)}) + "\n")
+    ctx.save("node.json", ctx.node_object())
     with ctx.phases.track("pods"):
         ctx.script("pod_signal.py", "STOP", neighbour.uid, timeout_s=60)
     for pair, names in enumerate(orders, start=1):
         for name in names:
-            ctx.progress(f"cpu pair {pair} of {len(orders)}: {name}")
             target = ctx.add_pod(name)
-            _window(ctx, pair, target, neighbour)
+            ctx.save(f"pods-{pair}-{name}.json", ctx.kubectl.get_text("pods", "-A"))
+            for attempt in range(1, int(ctx.params["tries"]) + 1):
+                ctx.progress(f"cpu pair {pair} of {len(orders)}: {name}" + (f", try {attempt}" if attempt > 1 else ""))
+                reasons = _window(ctx, f"{pair}-{name}-{attempt}", target, neighbour)
+                if not reasons:
+                    break
+                ctx.progress(f"window does not count: {'; '.join(reasons)}")
             ctx.delete_pods([name])
 
 
-def _window(ctx: StageContext, pair: int, target: Started, neighbour: Started) -> None:
+def _window(ctx: StageContext, label: str, target: Started, neighbour: Started) -> list[str]:
+    """Run and save one window; why it does not count."""
     words = {
         "target": target.uid,
         "container": target.container_id,
@@ -62,120 +61,62 @@ def _window(ctx: StageContext, pair: int, target: Started, neighbour: Started) -
         **{name: ctx.params[name] for name in ("warmup_s", "window_s", "interval_s")},
     }
     limit = ctx.params["warmup_s"] + ctx.params["window_s"] + 60
-    before = controller_load.snapshot(ctx.cluster)
-    with ctx.phases.track("windows"):
-        try:
-            argv = [f"{name}={value}" for name, value in words.items()]
-            text = ctx.script("cpu_window.py", *argv, timeout_s=limit, check=False).stdout
-        except WaitTimeout as error:
-            text = f"{error}\n"
-    after = controller_load.snapshot(ctx.cluster)
-    ctx.save(f"window-{pair}-{target.name}.jsonl", text)
-    ctx.save(f"controller-{pair}-{target.name}.json", json.dumps({"before": before, "after": after}) + "\n")
+    snapshots: list[dict[str, Any]] = []
+    with ctx.phases.track("windows"), controller_load.recording(ctx.cluster, snapshots):
+        argv = [f"{name}={value}" for name, value in words.items()]
+        text, problem = ctx.measure("cpu_window.py", f"window-{label}.jsonl", *argv, timeout_s=limit)
+    load = json.dumps({"snapshots": snapshots}) + "\n"
+    ctx.save(f"controller-{label}.json", load)
+    if problem:
+        ctx.progress(problem)
+    return list(cpu_window.parse_window(text, load, ctx.params)["why_not"])
 
 
 def parse(raw: Raw) -> Observation:
     """Every window with its cores, its neighbours' cores, and why it does not count (empty when it does)."""
     plan = json.loads(raw["plan.json"])
-    windows = []
+    windows: list[dict[str, Any]] = []
     for pair, names in enumerate(plan["orders"], start=1):
         for position, name in enumerate(names, start=1):
-            text, load = raw.get(f"window-{pair}-{name}.jsonl"), raw.get(f"controller-{pair}-{name}.json")
             facts = {"pair": pair, "pod": name, "position": position}
-            if text is None or load is None:
-                windows.append({**facts, "cores": {}, "why_not": ["the window was not run"]})
-            else:
-                windows.append({**facts, **parse_window(text, json.loads(load))})
-    return {"seed": plan["seed"], "order": plan["params"]["order"], "windows": windows}
+            labels = {number: f"{pair}-{name}-{number}" for number in range(1, plan["params"]["tries"] + 1)}
+            tries = [
+                (number, raw[f"window-{label}.jsonl"], raw.get(f"controller-{label}.json"))
+                for number, label in labels.items()
+                if f"window-{label}.jsonl" in raw
+            ]
+            if not tries:
+                windows.append({**facts, "try": None, "cores": {}, "why_not": ["the window was not run"]})
+            windows += [
+                {**facts, "try": number, **cpu_window.parse_window(text, load, plan["params"])}
+                for number, text, load in tries
+            ]
+    slots = [[pair, name] for pair, names in enumerate(plan["orders"], start=1) for name in names]
+    return {"seed": plan["seed"], "order": plan["params"]["order"], "slots": slots, "windows": windows}
 
 
-def parse_window(text: str, load: Mapping[str, Any]) -> dict[str, Any]:
-    """One window: cores by cgroup (None where a counter was not there), shares of states, and why it does not count."""
-    found = records(text, "cpu-window")
-    if not found[-1]["ok"]:
-        return {"cores": {}, "why_not": [found[-1]["reason"]]}
-    samples, before, after = of_kind(found, "sample"), of_kind(found, "before")[0], of_kind(found, "after")[0]
-    first, last = samples[0], samples[-1]
-    seconds = last["mono"] - first["mono"]
-    cores: dict[str, float | None] = {}
-    for name, start in first["usage_usec"].items():
-        end = last["usage_usec"].get(name)
-        cores[name] = None if start is None or end is None else round((end - start) / 1e6 / seconds, 4)
-    result = {
-        "cores": cores,
-        "seconds": round(seconds, 3),
-        "target_class": cgroups.qos_from_path(before["paths"]["target-pod"]),
-        "weights": before["weights"],
-        "weights_after": after["weights"],
-        "busy": _busy_part(first["stat"], last["stat"]),
-        "steal": _steal_part(first["stat"], last["stat"]),
-        "running": {name: _always_running(samples, name, BUSY[pod]) for name, pod in
-                    (("target", CONTROL), ("neighbour", NEIGHBOUR))},
-        "pressure_some": _pressure_part(first["pressure"], last["pressure"], seconds),
-        "sampler_cores": round((last["own_s"] - first["own_s"]) / seconds, 4),
-        "controller": controller_load.difference(load["before"], load["after"]),
-    }
-    return {**result, "why_not": why_not(result)}
-
-
-def _jiffies(stat: str) -> list[int]:
-    return [int(word) for word in stat.split()[1:9]]
-
-
-def _busy_part(first: str, last: str) -> float:
-    """Part of all CPU time that was not idle (idle and iowait are fields 4 and 5 of /proc/stat's cpu line)."""
-    spent = [end - start for start, end in zip(_jiffies(first), _jiffies(last), strict=True)]
-    return round(1 - (spent[3] + spent[4]) / sum(spent), 4)
-
-
-def _steal_part(first: str, last: str) -> float:
-    spent = [end - start for start, end in zip(_jiffies(first), _jiffies(last), strict=True)]
-    return round(spent[7] / sum(spent), 4)
-
-
-def _always_running(samples: Sequence[Record], name: str, wanted: int) -> float:
-    """Part of the samples in which at least ``wanted`` processes of a pod were runnable."""
-    seen = sum(1 for record in samples if record["running"][name] >= wanted)
-    return round(seen / len(samples), 4)
-
-
-def _pressure_part(first: str, last: str, seconds: float) -> float | None:
-    """Part of the window in which some task waited for a CPU; None without pressure information."""
-    totals = [int(text.rpartition("total=")[2]) for text in (first, last) if "total=" in text]
-    return round((totals[1] - totals[0]) / 1e6 / seconds, 4) if len(totals) == 2 else None
-
-
-def why_not(window: Mapping[str, Any]) -> list[str]:
-    """Reasons declared beforehand for which a window does not count."""
-    reasons = []
-    if window["busy"] < MIN_BUSY:
-        reasons.append(f"CPU was busy only {window['busy']:.0%} of the window")
-    if window["running"]["neighbour"] < MIN_NEIGHBOUR_RUNNING:
-        reasons.append(f"the neighbour was runnable in only {window['running']['neighbour']:.0%} of the samples")
-    if window["steal"] > MAX_STEAL:
-        reasons.append(f"steal {window['steal']:.1%}")
-    wait = window["controller"]["vcpu_wait"]
-    if wait is not None and wait > MAX_VCPU_WAIT:
-        reasons.append(f"a virtual CPU waited {wait:.1%} of the window for the controller's cores")
-    if window["cores"].get("target-container") is None:
-        reasons.append("the target's usage was not read")
-    return reasons
+def chosen(observation: Observation) -> list[dict[str, Any] | None]:
+    """For each slot (pair and pod) the first window that counts, or None."""
+    found = []
+    for pair, name in observation["slots"]:
+        mine = [window for window in observation["windows"] if (window["pair"], window["pod"]) == (pair, name)]
+        found.append(next((window for window in mine if not window["why_not"]), None))
+    return found
 
 
 def counted(observation: Observation, pod: str) -> list[float]:
     """Cores received by a pod in the windows that count, in order."""
-    return [
-        window["cores"]["target-container"]
-        for window in observation["windows"]
-        if window["pod"] == pod and not window["why_not"]
-    ]
+    windows = [window for window in chosen(observation) if window is not None and window["pod"] == pod]
+    return [window["cores"]["target-container"] for window in windows]
 
 
 def view(observation: Observation) -> dict[str, Any]:
-    """``control``, ``empty`` (median cores), ``ratio`` (of medians), ``control_all``, ``empty_all``; None unless all count."""
+    """``control``, ``empty`` (median cores), ``ratio`` (of medians), ``control_all``, ``empty_all``.
+
+    All are None unless each slot has a window that counts.
+    """
     control, empty = counted(observation, CONTROL), counted(observation, EMPTY)
-    all_count = bool(observation["windows"]) and not any(window["why_not"] for window in observation["windows"])
-    both = all_count and control and empty
+    both = control and empty and None not in chosen(observation)
     return {
         "control": stats.median(control) if both else None,
         "empty": stats.median(empty) if both else None,
@@ -197,7 +138,7 @@ def row(observation: Observation) -> dict[str, str]:
         "neighbour cores": _span(observation, "neighbour-pod"),
         "system + user cores": _span(observation, "system", "user"),
         "booked / fair share ctl, emp": f"0.500 / {fair[CONTROL]}, 0.500 / {fair[EMPTY]}",
-        "windows counted": f"{len(control) + len(empty)} of {len(observation['windows'])}",
+        "slots with a window that counts": f"{len(control) + len(empty)} of {len(observation['slots'])}",
     }
 
 
@@ -209,7 +150,9 @@ def _points(values: Sequence[float]) -> str:
 
 def _span(observation: Observation, *names: str) -> str:
     sums = []
-    for window in observation["windows"]:
+    for window in chosen(observation):
+        if window is None:
+            continue
         parts = [window["cores"].get(name) for name in names]
         known = [part for part in parts if part is not None]
         if known:
@@ -219,10 +162,12 @@ def _span(observation: Observation, *names: str) -> str:
 
 def _fair(observation: Observation, pod: str) -> str:
     """Fluid fair share from the weights read in the pod's first counted window."""
-    for window in observation["windows"]:
-        weights = window.get("weights", {})
+    for window in chosen(observation):
+        if window is None or window["pod"] != pod:
+            continue
+        weights = window["weights"]
         names = ("burstable", "besteffort", "target-pod", "neighbour-pod")
-        if window["pod"] != pod or window["why_not"] or any(weights.get(name) is None for name in names):
+        if any(weights.get(name) is None for name in names):
             continue
         value = {name: float(weights[name]) for name in names}
         target, neighbour = (value["target-pod"], 1.0), (value["neighbour-pod"], 2.0)
@@ -240,23 +185,30 @@ def _fair(observation: Observation, pod: str) -> str:
 
 def notes(observation: Observation) -> list[str]:
     """Order and seed, load beside the windows, what the repetitions allow to say, and windows that do not count."""
-    windows = observation["windows"]
-    said = [f"order {observation['order']}, seed {observation['seed']}: "
-            + "; ".join(", ".join(w["pod"] for w in windows if w["pair"] == pair)
-                        for pair in sorted({w["pair"] for w in windows}))]
-    waits = [w["controller"]["vcpu_wait"] for w in windows if "controller" in w]
-    plane = [sum(w["controller"]["control_plane_cores"].values()) for w in windows if "controller" in w]
-    if plane and None not in waits:
-        said.append(f"controller in the windows: control plane {min(plane):.3f}-{max(plane):.3f} cores, "
-                    f"virtual CPUs waited {min(waits):.1%}-{max(waits):.1%}")
+    windows = [window for window in chosen(observation) if window is not None]
+    pairs = sorted({pair for pair, _ in observation["slots"]})
+    orders = ["-".join(name for number, name in observation["slots"] if number == pair) for pair in pairs]
+    said = [f"order {observation['order']}, seed {observation['seed']}: {', '.join(orders)}"]
+    waits = [window["controller"]["vcpu_wait"] for window in windows]
+    plane = [window["controller"]["control_plane_cores"] for window in windows]
+    if windows and None not in waits:
+        sums = [sum(cores.values()) for cores in plane]
+        said.append(
+            f"controller in the windows: control plane {min(sums):.3f}-{max(sums):.3f} cores, "
+            f"virtual CPUs waited {min(waits):.1%}-{max(waits):.1%}"
+        )
     control, empty = counted(observation, CONTROL), counted(observation, EMPTY)
     if control and empty:
         if stats.enough_for_test(len(control), len(empty), 0.05):
             said.append(f"exact Mann-Whitney, two-sided: p = {stats.mann_whitney_p(empty, control):.3f}")
         else:
             least = stats.smallest_possible_p(len(control), len(empty))
-            said.append(f"n = {len(control)} and {len(empty)}: too few for a test at 5 % (least possible p {least:.2f})")
-    said += [f"pair {w['pair']} {w['pod']} does not count: {'; '.join(w['why_not'])}" for w in windows if w["why_not"]]
+            sizes = f"n = {len(control)} and {len(empty)}"
+            said.append(f"{sizes}: too few for a test at 5 % (least possible p {least:.2f})")
+    for window in observation["windows"]:
+        if window["why_not"]:
+            label = f"pair {window['pair']} {window['pod']} try {window['try']}"
+            said.append(f"{label} does not count: {'; '.join(window['why_not'])}")
     return said
 
 
@@ -269,6 +221,7 @@ def params(options: Mapping[str, Any]) -> dict[str, Any]:
         "warmup_s": 2 if quick else 5,
         "window_s": 5 if quick else 20,
         "interval_s": 1,
+        "tries": TRIES,
         "neighbour_between_windows": "stopped",
     }
 

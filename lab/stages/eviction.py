@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lab import ranking
-from lab.distros.contract import NODE_NAME
-from lab.host import Deadline, wait_until
-from lab.kubectl import as_object
+from lab.distros.contract import EVICTION_THRESHOLD, KUBELET_VERBOSITY, PRESSURE_TRANSITION_S
 from lab.model import NodeError, WaitTimeout
 from lab.parse import eviction as reading
 from lab.stages.context import NAMESPACE, StageContext, Started
@@ -37,9 +35,9 @@ def collector(cases: tuple[str, ...]) -> Callable[[StageContext], None]:
             ctx.kubectl.apply(ctx.manifests.render("priority-low"))
         for number in range(1, count + 1):
             ctx.progress(f"eviction repetition {number} of {count}")
-            _repetition(ctx, cases, number)
             with ctx.phases.track("waits"):
-                _recover(ctx)
+                _prove_recovered(ctx, number)
+            _repetition(ctx, cases, number)
 
     return collect
 
@@ -47,80 +45,67 @@ def collector(cases: tuple[str, ...]) -> Callable[[StageContext], None]:
 def _repetition(ctx: StageContext, cases: tuple[str, ...], number: int) -> None:
     pods = ctx.ensure_pods(cases)
     with ctx.phases.track("waits"):
-        holding = _wait_working_sets(ctx, pods)
-    ctx.save(f"{number}-working-sets.jsonl", holding)
-    before = ctx.kubectl.get_text("pods", "-n", NAMESPACE)
+        holding = _wait_working_sets(ctx, pods, number)
+    before = ctx.kubectl.get_text("pods", "-A")
     ctx.save(f"{number}-pods-before.json", before)
+    ctx.save(f"{number}-node-before.json", ctx.node_object())
     ranking.check_sizes(reading.ranked_pods(holding, before), int(ctx.params["least_distance_mib"]) << 20)
     cursor = ctx.journal_cursor()
+    words = [
+        *_kubelet_words(ctx),
+        *(f"{name}={ctx.params[name]}" for name in ("target_mib", "floor_mib", "deadline_s", "hold_s")),
+        *(f"{name}={pod.uid}" for name, pod in pods.items()),
+    ]
+    limit = float(ctx.params["deadline_s"]) + float(ctx.params["hold_s"]) + 90
     with ctx.phases.track("windows"):
-        text = _press(ctx, pods)
-    ctx.save(f"{number}-hog.jsonl", text)
+        _, problem = ctx.measure("hog.py", f"{number}-hog.jsonl", *words, timeout_s=limit)
+    if problem:
+        ctx.progress(f"repetition {number}: {problem}")
     with ctx.phases.track("fetch"):
         ctx.save(f"{number}-kubelet.log", ctx.journal(cursor, unit=ctx.cluster.kubelet_unit))
         ctx.save(f"{number}-kernel.log", ctx.journal(cursor, unit=None))
-        ctx.save(f"{number}-pods-after.json", ctx.kubectl.get_text("pods", "-n", NAMESPACE))
-
-
-def _words(ctx: StageContext, *names: str) -> list[str]:
-    return [f"{name}={ctx.params[name]}" for name in names]
+        ctx.save(f"{number}-pods-after.json", ctx.kubectl.get_text("pods", "-A"))
+        ctx.save(f"{number}-node-after.json", ctx.node_object())
+        ctx.save(f"{number}-events.json", ctx.kubectl.get_text("events", "-A", "--field-selector", "type=Warning"))
 
 
 def _kubelet_words(ctx: StageContext) -> list[str]:
     return [f"url={ctx.cluster.kubelet_url}", f"folder={ctx.cluster.credentials_folder}"]
 
 
-def _wait_working_sets(ctx: StageContext, pods: Mapping[str, Started]) -> str:
-    """Until the kubelet sees each pod hold its memory; NodeError otherwise, since a hog before that proves nothing."""
+def _wait_working_sets(ctx: StageContext, pods: Mapping[str, Started], number: int) -> str:
+    """Until the kubelet sees each pod hold its memory; WaitTimeout otherwise: a hog before that proves nothing."""
     words = []
     for name, pod in pods.items():
         size = (ctx.manifests.cases[name]["memory_mib"] + OVERHEAD_MIB) << 20
         words.append(f"{name}={pod.uid}:{size}")
     limit = float(ctx.params["working_set_deadline_s"])
-    done = ctx.script(
+    text, problem = ctx.measure(
         "working_set.py",
+        f"{number}-working-sets.jsonl",
         *_kubelet_words(ctx),
         f"deadline_s={limit:g}",
         f"tolerance={int(ctx.params['tolerance_mib']) << 20}",
         f"namespace={NAMESPACE}",
         *words,
         timeout_s=limit + 60,
-        check=False,
     )
-    if done.exit_status != 0:
-        raise WaitTimeout(f"pods do not hold their memory after {limit:g} s; last lines: {done.stdout[-800:]}{done.stderr}")
-    return done.stdout
+    if problem:
+        raise WaitTimeout(f"repetition {number}: pods do not hold their memory after {limit:g} s; {problem}")
+    return text
 
 
-def _press(ctx: StageContext, pods: Mapping[str, Started]) -> str:
-    """Run the hog in a unit of its own; its text also when it did not reach its end."""
-    limit = float(ctx.params["deadline_s"]) + float(ctx.params["hold_s"]) + 90
-    words = [
-        *_kubelet_words(ctx),
-        *_words(ctx, "target_mib", "floor_mib", "deadline_s", "hold_s"),
-        *(f"{name}={pod.uid}" for name, pod in pods.items()),
-    ]
-    done = ctx.script("hog.py", *words, timeout_s=limit, check=False)
-    return done.stdout + (f"{done.stderr}\n" if done.stderr.strip() and done.exit_status not in (0, 1) else "")
-
-
-def _recover(ctx: StageContext) -> None:
-    """Pressure gone by condition and taint, old pods gone, and a new pod can start."""
-
-    def calm() -> tuple[bool | None, str]:
-        node = as_object(ctx.node_object())
-        state = {entry["type"]: entry["status"] for entry in node["status"]["conditions"]}
-        taints = [taint["key"] for taint in node["spec"].get("taints", [])]
-        good = state.get("MemoryPressure") == "False" and state.get("Ready") == "True" and not taints
-        return (True if good else None), f"MemoryPressure {state.get('MemoryPressure')}, taints {taints}"
-
+def _prove_recovered(ctx: StageContext, number: int) -> None:
+    """Nothing of an earlier repetition is left: old pods gone, no pressure, and a new pod can start."""
     left = [item["metadata"]["name"] for item in ctx.kubectl.get("pods", "-n", NAMESPACE)["items"]]
-    ctx.kubectl.delete(NAMESPACE, left, deadline=Deadline.after(90))
-    wait_until(f"the memory pressure of {NODE_NAME} to go", calm, Deadline.after(180), interval_s=2.0)
+    ctx.delete_pods(left)
+    ctx.ensure_calm()
+    ctx.save(f"{number}-node-recovered.json", ctx.node_object())
     try:
         ctx.add_pod("probe", timeout_s=120)
     except NodeError as error:
-        raise NodeError(f"after the pressure was gone no new pod could start: {error}") from error
+        raise NodeError(f"before repetition {number} no new pod could start: {error}") from error
+    ctx.save(f"{number}-probe.json", ctx.kubectl.get_text("pod", "probe", "-n", NAMESPACE))
     ctx.delete_pods(["probe"])
     ctx.ensure_critical()
 
@@ -138,8 +123,8 @@ def parse(raw: Raw) -> Observation:
 def view(observation: Observation) -> dict[str, Any]:
     """``orders`` (list of lists of names without ``evict-``), ``models`` (fit every repetition), ``oom_kills`` (sum).
 
-    Also ``rankings`` (the first of each repetition) and ``critical_last``. A value is None as soon as one repetition lacks
-    it; orders and models also when the hog did not hold its target.
+    Also ``rankings`` (the first of each repetition) and ``critical_last``. A value is None as soon as one repetition
+    lacks it; orders and models also when the hog did not hold its target.
     """
     entries = observation["repetitions"]
 
@@ -176,8 +161,9 @@ def row(observation: Observation) -> dict[str, str]:
     ):
         cells[title] = _span([entry[key] for entry in entries])
     cells["gaps (s)"] = _span([gap for entry in entries for gap in entry["gaps_s"] or []])
+    available = [entry["first_available_mib"] for entry in entries]
     cells["kubelet's available at first eviction (MiB)"] = _span(
-        [None if entry["first_available_mib"] is None else float(entry["first_available_mib"]) for entry in entries], "{:.0f}"
+        [None if mib is None else float(mib) for mib in available], "{:.0f}"
     )
     return cells
 
@@ -200,13 +186,24 @@ def notes(observation: Observation) -> list[str]:
             f"{label}: working sets (MiB) {sets or 'not read'}; MemAvailable held at {entry['held_text']}; "
             f"critical pods: {entry['critical_text']}"
         )
+        if entry["order"]:
+            figures = zip(entry["order"], entry["evicted_s"] or [], entry["available_mib"] or [], strict=False)
+            steps = ", ".join(f"{name} {_text(after)} s ({_text(free)} MiB)" for name, after, free in figures)
+            said.append(f"{label}: evicted after the hog's start, with the kubelet's own available figure: {steps}")
         said += [f"{label}: {problem}" for problem in entry["problems"]]
     return said
+
+
+def _text(value: float | None) -> str:
+    return "?" if value is None else f"{value:.1f}"
 
 
 def params(options: Mapping[str, Any]) -> dict[str, Any]:
     """Sampling parameters. MiB and seconds by name."""
     return {
+        "threshold": EVICTION_THRESHOLD,
+        "pressure_transition_s": PRESSURE_TRANSITION_S,
+        "kubelet_verbosity": KUBELET_VERBOSITY,
         "repetitions": 1 if options["quick"] else int(options["reps"]),
         "target_mib": 1000,
         "floor_mib": 500,

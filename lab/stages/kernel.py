@@ -1,4 +1,4 @@
-"""Stage kernel: what the kernel holds for each pod, beside the value that the kubelet's and the runtime's formulas give."""
+"""Stage kernel: what the kernel holds for each pod, beside what the kubelet's and the runtime's formulas give."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def collect(ctx: StageContext) -> None:
     """The same six pods; every cgroup level and every process."""
     ctx.ensure_critical()
     pods = ctx.ensure_pods(PODS)
-    ctx.save("pods.json", ctx.kubectl.get_text("pods", "-n", "lab"))
+    ctx.save("pods.json", ctx.kubectl.get_text("pods", "-A"))
     ctx.save("node.json", ctx.node_object())
     words = [f"{pod.name}={pod.uid}" for pod in pods.values()]
     ctx.save("cgroups.jsonl", ctx.script("pod_cgroups.py", *words, timeout_s=90, repeatable=True).stdout)
@@ -145,7 +145,10 @@ def _amounts(block: Mapping[str, Any], key: str) -> dict[str, int | None]:
 
 
 def view(observation: Observation) -> dict[str, Any]:
-    """``pods[name].pod.cpu_weight`` …, ``.container.…``, ``.oom_score_adj``, ``.expected.…``, ``parents``; ``mismatches``."""
+    """``pods[name].pod.cpu_weight`` …, ``.container.…``, ``.oom_score_adj``, ``.expected.…``.
+
+    Also ``parents`` (both slices above the pod) and ``mismatches`` (None unless all values were read).
+    """
     complete = all(_is_complete(pod) for pod in observation["pods"].values())
     return {
         "pods": observation["pods"],
@@ -171,7 +174,8 @@ def mismatches(observation: Observation) -> list[str]:
                 if read is not None and read != wanted:
                     found.append(f"{name} {level} {file}: {read}, formula gives {wanted}")
         if pod["oom_score_adj"] is not None and pod["oom_score_adj"] != pod["expected"]["oom_score_adj"]:
-            found.append(f"{name} oom_score_adj: {pod['oom_score_adj']}, formula gives {pod['expected']['oom_score_adj']}")
+            wanted = pod["expected"]["oom_score_adj"]
+            found.append(f"{name} oom_score_adj: {pod['oom_score_adj']}, formula gives {wanted}")
     return found
 
 
@@ -200,7 +204,8 @@ def notes(observation: Observation) -> list[str]:
         f"{name} {_text(files['cpu_weight'])}" for name, files in sorted(observation["parents"].items())
     )
     said = [
-        f"weight pod/container: pods and slices {observation['pod_formula']}, containers {observation['container_formula']}",
+        f"weight pod/container: pods and slices {observation['pod_formula']}, "
+        f"containers {observation['container_formula']}",
         f"slice weights: {weights}",
     ]
     return said + [f"not explained: {text}" for text in mismatches(observation)]

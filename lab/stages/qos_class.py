@@ -19,7 +19,7 @@ def collect(ctx: StageContext) -> None:
     """Six pods; the API's view and the kernel's view of each."""
     ctx.ensure_critical()
     pods = ctx.ensure_pods(PODS)
-    ctx.save("pods.json", ctx.kubectl.get_text("pods", "-n", "lab"))
+    ctx.save("pods.json", ctx.kubectl.get_text("pods", "-A"))
     words = [f"{pod.name}={pod.uid}" for pod in pods.values()]
     ctx.save("cgroups.jsonl", ctx.script("pod_cgroups.py", *words, timeout_s=90, repeatable=True).stdout)
 

@@ -15,6 +15,7 @@ from lab.stages.contract import Observation, Raw, Stage
 from lab.stages.qos_class import PODS
 
 NAMESPACE = "lab-quota"
+CHANGES = {"namespace": NAMESPACE, "scheduled": False}
 REFUSAL_PARTS = ("exceeded quota: no-besteffort", "requested: pods=1", "limited: pods=0")
 
 
@@ -26,17 +27,14 @@ def collect(ctx: StageContext) -> None:
         kubectl.apply(ctx.manifests.render("quota"))
         _wait_filled(ctx)
         ctx.save("quota.json", kubectl.get_text("resourcequota", "no-besteffort", "-n", NAMESPACE))
-        answers: dict[str, Any] = {}
+        left = [item["metadata"]["name"] for item in kubectl.get("pods", "-n", NAMESPACE)["items"]]
+        kubectl.delete(NAMESPACE, left, deadline=Deadline.after(60))
         for name in PODS:
-            manifest = ctx.manifests.render(name, namespace=NAMESPACE, scheduled=False)
+            manifest = ctx.manifests.render(name, **CHANGES)
             for kind, dry_run in (("dry_run", True), ("create", False)):
                 done = kubectl.create(manifest, dry_run=dry_run, check=False)
-                answers.setdefault(name, {})[kind] = {
-                    "exit": done.exit_status,
-                    "stdout": done.stdout,
-                    "stderr": done.stderr,
-                }
-        ctx.save("answers.json", json.dumps(answers, indent=1, sort_keys=True) + "\n")
+                said = {"exit": done.exit_status, "stdout": done.stdout, "stderr": done.stderr}
+                ctx.save(f"answer-{name}-{kind}.json", json.dumps(said, sort_keys=True) + "\n")
         ctx.save("quota-after.json", kubectl.get_text("resourcequota", "no-besteffort", "-n", NAMESPACE))
         ctx.save("pods-after.json", kubectl.get_text("pods", "-n", NAMESPACE))
         kubectl.delete(NAMESPACE, PODS, deadline=Deadline.after(60))
@@ -58,15 +56,16 @@ def _wait_filled(ctx: StageContext) -> None:
 def parse(raw: Raw) -> Observation:
     """Per pod and way of asking: ``admitted``, ``refused`` (by this quota), and the server's message."""
     try:
-        answers = json.loads(raw["answers.json"])
+        texts = {(name, kind): raw.get(f"answer-{name}-{kind}.json") for name in PODS for kind in ("dry_run", "create")}
+        answers = {key: json.loads(text) for key, text in texts.items() if text is not None}
         stored = {item["metadata"]["name"] for item in json.loads(raw["pods-after.json"])["items"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise ParseError("quota answers", raw.get("answers.json", "")) from error
+        raise ParseError("quota answers", str(error)) from error
     pods: dict[str, Any] = {}
     for name in PODS:
         pods[name] = {"stored": name in stored}
         for kind in ("dry_run", "create"):
-            pods[name][kind], pods[name][f"{kind}_message"] = answer(answers.get(name, {}).get(kind))
+            pods[name][kind], pods[name][f"{kind}_message"] = answer(answers.get((name, kind)))
     return {"pods": pods}
 
 
@@ -114,7 +113,8 @@ STAGE = Stage(
     judge_version=1,
     cases=(*PODS, "quota", "quota-namespace"),
     scripts=("node_facts.sh",),
-    params=lambda options: {"scheduled": False},
+    params=lambda options: {},
+    changes=CHANGES,
     budget_s=lambda options: 12.0,
     collect=collect,
     parse=parse,

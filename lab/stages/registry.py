@@ -8,7 +8,14 @@ from lab.model import UsageError
 from lab.stages import cpu, eviction, kernel, qos_class, quota
 from lab.stages.contract import Stage
 
-STAGES: tuple[Stage, ...] = (qos_class.STAGE, kernel.STAGE, quota.STAGE, cpu.STAGE, eviction.STAGE, eviction.PRIORITY_STAGE)
+STAGES: tuple[Stage, ...] = (
+    qos_class.STAGE,
+    kernel.STAGE,
+    quota.STAGE,
+    cpu.STAGE,
+    eviction.STAGE,
+    eviction.PRIORITY_STAGE,
+)
 
 BY_NAME: Mapping[str, Stage] = {stage.name: stage for stage in STAGES}
 

@@ -1,0 +1,1 @@
+"""Upstream Kubernetes: the control plane on the controller, kubelet and containerd on the node."""

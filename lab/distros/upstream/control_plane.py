@@ -48,7 +48,8 @@ class ControlPlane:
         used = {}
         for name, process in self.components.items():
             fields = processes.stat_fields(process.pid)
-            if fields is not None:
+            # The pid may belong to another process by now.
+            if fields is not None and int(fields[19]) == process.start_ticks:
                 used[name] = (int(fields[11]) + int(fields[12])) / ticks
         return used
 

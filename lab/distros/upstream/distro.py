@@ -5,16 +5,18 @@ The control plane runs beside the guest, because one inside it takes CPU from th
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from lab import artifacts
 from lab.artifacts import Binaries
 from lab.distros.contract import NODE_NAME, PROJECT_FOLDER, Cluster
-from lab.distros.upstream import control_plane, node as kubelet_node
+from lab.distros.upstream import control_plane
+from lab.distros.upstream import node as kubelet_node
 from lab.host import Command, Deadline, LocalHost, put_texts, wait_until
 from lab.kubectl import Kubectl, as_object
 from lab.model import Cell, Gate, LabError, NodeError, UsageError
@@ -41,6 +43,8 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: lab-read
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: lab-reader}]
 """
 
+COMPONENTS = ("apiserver", "kubelet")
+
 DEPENDENT_GATES = {
     "PodLevelResources": (
         ("InPlacePodLevelResourcesVerticalScaling", 35),
@@ -57,9 +61,15 @@ def with_dependents(cell: Cell) -> Cell:
     gates = list(cell.gates)
     for gate in cell.gates:
         for name, since in DEPENDENT_GATES.get(gate.name, ()):
-            named = any(other.name == name and other.component in (None, gate.component) for other in gates)
-            if not gate.enabled and cell.minor >= since and not named:
-                gates.append(Gate(name=name, enabled=False, component=gate.component))
+            if gate.enabled or cell.minor < since:
+                continue
+            named = [other.component for other in cell.gates if other.name == name]
+            targets = [gate.component] if gate.component or not named else list(COMPONENTS)
+            gates += [
+                Gate(name=name, enabled=False, component=target)
+                for target in targets
+                if None not in named and target not in named
+            ]
     return Cell(distro=cell.distro, version=cell.version, gates=tuple(gates))
 
 
@@ -91,7 +101,7 @@ class Upstream:
     def install(self, node: Node, cell: Cell, deadline: Deadline) -> Cluster:
         """See :class:`lab.distros.contract.Distro`."""
         if node.controller_address is None:
-            raise UsageError(f"provider {node.provider} gives nodes that cannot reach a control plane on the controller")
+            raise UsageError(f"nodes of provider {node.provider} cannot reach a control plane on the controller")
         told = with_dependents(cell)
         binaries = self.binaries(cell.version)
         plane, credentials = control_plane.start(
@@ -121,10 +131,7 @@ class Upstream:
             node.host,
             {f"{PROJECT_FOLDER}/node-scripts/{name}": (text, 0o755) for name, text in self._scripts.items()},
         )
-        cluster = self._cluster(node, cell, with_dependents(cell), plane, self.binaries(cell.version))
-        if cluster.shown["kubelet"] != cell.version:
-            raise UsageError(f"node {node.id} runs {cluster.shown['kubelet']}, not {cell.version}")
-        return cluster
+        return self._cluster(node, cell, with_dependents(cell), plane, self.binaries(cell.version))
 
     def _cluster(
         self, node: Node, cell: Cell, told: Cell, plane: control_plane.ControlPlane, binaries: Binaries
@@ -137,8 +144,10 @@ class Upstream:
             "kubelet": kubelet_node.get(node.host, "/metrics"),
         }
         configz = kubelet_node.get(node.host, "/configz")
+        version = plane.kubectl.raw("/version")
+        check_versions(cell, as_object(version).get("gitVersion", ""), facts.kubelet)
         check_gates_took(told, {name: feature_gates(text) for name, text in metrics.items()})
-        must_agree, shown = _environment(node, facts, binaries)
+        must_agree, shown = _environment(node, facts, binaries, as_object(configz))
         return Cluster(
             node=node,
             kubectl=plane.kubectl,
@@ -151,8 +160,10 @@ class Upstream:
             facts_texts={
                 "node-facts.txt": facts.text,
                 "configz.json": configz,
-                "gates-apiserver.txt": _gate_lines(metrics["apiserver"]),
-                "gates-kubelet.txt": _gate_lines(metrics["kubelet"]),
+                "apiserver-version.json": version,
+                "binaries.json": json.dumps(dict(binaries.sha256), indent=1, sort_keys=True) + "\n",
+                "gates-apiserver.txt": gate_lines(metrics["apiserver"], told),
+                "gates-kubelet.txt": gate_lines(metrics["kubelet"], told),
             },
             own_cpu_s=plane.cpu_seconds,
         )
@@ -190,7 +201,7 @@ def check_gates(cell: Cell, binaries: Binaries) -> None:
 def check_gates_took(cell: Cell, found: Mapping[str, Mapping[str, bool]]) -> None:
     """NodeError when ``kubernetes_feature_enabled`` of a component differs from what it was told."""
     for gate in cell.gates:
-        for component in ("apiserver", "kubelet"):
+        for component in COMPONENTS:
             if gate.component not in (None, component):
                 continue
             seen = found[component].get(gate.name)
@@ -201,18 +212,36 @@ def check_gates_took(cell: Cell, found: Mapping[str, Mapping[str, bool]]) -> Non
                 )
 
 
-def _gate_lines(metrics: str) -> str:
-    lines = [line for line in metrics.splitlines() if line.startswith("kubernetes_feature_enabled")]
+RELEVANT_GATE = re.compile(r"PodLevel|InPlacePod|QoS|Quota|CPUManager|MemoryManager|Swap|Cgroup|Evict|Limit|DRANode")
+
+
+def gate_lines(metrics: str, cell: Cell) -> str:
+    """The gates, as the component's metrics show them, that touch resources or that the user set."""
+    named = {gate.name for gate in cell.gates}
+    lines = []
+    for line in metrics.splitlines():
+        match = re.match(r'kubernetes_feature_enabled\{name="([^"]+)"', line)
+        if match and (match[1] in named or RELEVANT_GATE.search(match[1])):
+            lines.append(line)
     return "\n".join(lines) + "\n"
 
 
-def _environment(node: Node, facts: NodeFacts, binaries: Binaries) -> tuple[dict[str, str], dict[str, str]]:
+def check_versions(cell: Cell, api_server: str, kubelet: str) -> None:
+    """NodeError when what runs is not what was asked for; UsageError would blame the user for it."""
+    for component, found in (("API server", api_server), ("kubelet", kubelet)):
+        if found != cell.version:
+            raise NodeError(f"the {component} says that it is {found or 'nothing'}, asked for was {cell.version}")
+
+
+def _environment(
+    node: Node, facts: NodeFacts, binaries: Binaries, configz: Mapping[str, Any]
+) -> tuple[dict[str, str], dict[str, str]]:
     """Facts that comparable cells must agree on, and facts that are only shown."""
     must_agree = {
         "provider": node.provider,
         "emulation": node.facts.get("emulation", "none"),
         "cgroup_mode": facts.cgroup_mode,
-        "cgroup_driver": "systemd",
+        "cgroup_driver": str(configz.get("kubeletconfig", {}).get("cgroupDriver", "not reported")),
         "vcpus": str(facts.cpus),
         "memory_class": f"{node.facts.get('memory_mib', str(facts.memory_kib // 1024))} MiB",
         "control_plane": "controller",
@@ -225,7 +254,7 @@ def _environment(node: Node, facts: NodeFacts, binaries: Binaries) -> tuple[dict
         "image": node.facts.get("image", ""),
         "kubelet": facts.kubelet,
         "kubelet_sha256": facts.kubelet_sha256,
-        "artifact_origin": artifacts.describe_origin(binaries),
+        "artifact_origin": binaries.first_origin,
     }
     return must_agree, {name: value for name, value in shown.items() if value}
 

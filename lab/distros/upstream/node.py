@@ -1,4 +1,7 @@
-"""The node's half of an upstream cluster: containerd, CNI, the kubelet and its credentials. Pure texts but for `start`."""
+"""The node's half of an upstream cluster: containerd, CNI, the kubelet and its credentials.
+
+Pure texts but for `start`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from lab.distros.contract import EVICTION_THRESHOLD, NODE_NAME, PRESSURE_TRANSITION_S, PROJECT_FOLDER
+from lab.distros.contract import EVICTION_THRESHOLD, KUBELET_VERBOSITY, NODE_NAME, PRESSURE_TRANSITION_S, PROJECT_FOLDER
 from lab.host import Command, Deadline, Host, put_texts, wait_until
 from lab.model import Cell, NodeError, WaitTimeout
 
@@ -35,8 +38,8 @@ UNIT = f"""\
 Description=kubelet under test
 After=containerd.service
 [Service]
-ExecStart={PROJECT_FOLDER}/bin/kubelet --config={CREDENTIALS}/kubelet.yaml --kubeconfig={CREDENTIALS}/kubelet.kubeconfig \
---hostname-override={NODE_NAME} --v=3
+ExecStart={PROJECT_FOLDER}/bin/kubelet --config={CREDENTIALS}/kubelet.yaml \
+--kubeconfig={CREDENTIALS}/kubelet.kubeconfig --hostname-override={NODE_NAME} --v={KUBELET_VERBOSITY}
 Restart=no
 OOMScoreAdjust=-999
 """

@@ -1,0 +1,1 @@
+"""Throw-away guests on this machine, under QEMU."""

@@ -91,16 +91,24 @@ def _write_owner(folder: Path, guest: Guest) -> None:
 
 
 def read(cache: Path) -> list[Guest]:
-    """All guests of this cache, by id. A folder without a readable owner counts as owned by nobody."""
+    """All guests of this cache, by id. A folder without a readable owner counts as owned by nobody.
+
+    Half-made folders (their names begin with a dot) are no guests yet.
+    """
     guests = []
-    for folder in sorted(nodes_folder(cache).glob("*")):
+    for folder in sorted(nodes_folder(cache).glob("[!.]*")):
+        if not folder.is_dir():
+            continue
         try:
             data = json.loads((folder / "owner.json").read_text())
-            owner = Identity(pid=data["pid"], start_ticks=data["start_ticks"])
             guest = Guest(
-                id=folder.name, folder=folder, run_id=data["run_id"], owner=owner, kept_until_s=data["kept_until_s"]
+                id=folder.name,
+                folder=folder,
+                run_id=str(data["run_id"]),
+                owner=Identity(pid=int(data["pid"]), start_ticks=int(data["start_ticks"])),
+                kept_until_s=float(data["kept_until_s"]),
             )
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             nobody = Identity(pid=0, start_ticks=0)
             guest = Guest(id=folder.name, folder=folder, run_id="", owner=nobody, kept_until_s=0.0)
         guests.append(guest)
@@ -130,7 +138,8 @@ def expired(cache: Path) -> list[Guest]:
     """Guests that nobody is responsible for, half-made folders included."""
     leftovers = [guest for guest in read(cache) if guest.is_expired(time.time())]
     for folder in sorted(nodes_folder(cache).glob(".*")):
-        owner = processes.identity(int(folder.name.rsplit(".", 1)[1])) if folder.name.rsplit(".", 1)[1].isdigit() else None
+        pid = folder.name.rsplit(".", 1)[1]
+        owner = processes.identity(int(pid)) if pid.isdigit() else None
         if owner is None:
             nobody = Identity(pid=0, start_ticks=0)
             leftovers.append(Guest(id=folder.name, folder=folder, run_id="", owner=nobody, kept_until_s=0.0))

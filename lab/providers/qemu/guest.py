@@ -127,6 +127,8 @@ def command_line(
     *, image: Image, overlay: Path, seed: Path, console: Path, ssh_port: int, accel: str, vcpus: int, memory_mib: int
 ) -> list[str]:
     """QEMU's argv. No secret stands in it: keys are in the seed file."""
+    # In an option with several keys QEMU reads two commas as one that belongs to the value.
+    disk, files = (str(path).replace(",", ",,") for path in (overlay, seed))
     acceleration = ["-accel", "kvm", "-cpu", "host"]
     if accel == "tcg":
         acceleration = ["-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max"]
@@ -135,8 +137,8 @@ def command_line(
         "-smp", str(vcpus), "-m", str(memory_mib),
         "-kernel", str(image.kernel), "-initrd", str(image.initrd),
         "-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off loglevel=4 psi=1 panic=5",
-        "-drive", f"file={overlay},format=qcow2,if=virtio,cache=unsafe",
-        "-drive", f"file={seed},format=raw,if=virtio,readonly=on",
+        "-drive", f"file={disk},format=qcow2,if=virtio,cache=unsafe",
+        "-drive", f"file={files},format=raw,if=virtio,readonly=on",
         "-netdev", f"user,id=net0,hostfwd=tcp:127.0.0.1:{ssh_port}-:22", "-device", "virtio-net-pci,netdev=net0",
         "-device", "virtio-rng-pci", "-nographic", "-nodefaults", "-no-reboot",
         "-serial", f"file:{console}", "-monitor", "none",
@@ -154,9 +156,13 @@ def console_tail(console: Path, lines: int = 15) -> str:
 
 
 def thread_names(pid: int) -> dict[int, str]:
-    """Threads of the QEMU process that run virtual CPUs: thread id to name (``CPU 0/TCG``)."""
+    """Threads of the QEMU process that run virtual CPUs: thread id to name (``CPU 0/TCG``); none once it has ended."""
     names = {}
-    for task in Path(f"/proc/{pid}/task").iterdir():
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return {}
+    for task in tasks:
         try:
             name = (task / "comm").read_text().strip()
         except OSError:

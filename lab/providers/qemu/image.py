@@ -53,7 +53,8 @@ FILES = {
         "[Install]\nRequiredBy=ssh.service\nWantedBy=sysinit.target\n"
     ),
     "/etc/ssh/sshd_config.d/lab.conf": (
-        "HostKey /etc/ssh/ssh_host_ed25519_key\nPasswordAuthentication no\nUseDNS no\nPermitRootLogin prohibit-password\n"
+        "HostKey /etc/ssh/ssh_host_ed25519_key\nPasswordAuthentication no\nUseDNS no\n"
+        "PermitRootLogin prohibit-password\n"
     ),
     "/etc/initramfs-tools/modules": "virtio_pci\nvirtio_blk\next4\n",
     "/etc/initramfs-tools/conf.d/lab.conf": "MODULES=list\n",
@@ -64,7 +65,8 @@ SETUP = (
     "rm -f /etc/ssh/ssh_host_*",
     "systemctl enable systemd-networkd ssh lab-seed",
     "systemctl disable containerd systemd-networkd-wait-online",
-    "systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer",
+    "systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer "
+    "systemd-tmpfiles-clean.timer",
     "update-initramfs -u -k all",
 )
 
@@ -121,7 +123,8 @@ def require_tools(*, for_build: bool) -> None:
     """UsageError with the command that installs what is missing."""
     missing = missing_tools(for_build=for_build)
     if missing:
-        raise UsageError(f"missing on this machine: {', '.join(missing)}; install with: apt-get install {' '.join(missing)}")
+        fix = f"apt-get install {' '.join(missing)}"
+        raise UsageError(f"missing on this machine: {', '.join(missing)}; install with: {fix}")
 
 
 def ensure(cache: Path, progress: Callable[[str], None]) -> Image:
@@ -139,10 +142,14 @@ def ensure(cache: Path, progress: Callable[[str], None]) -> Image:
 
 
 def apt_mirror(texts: list[str]) -> str:
-    """First Debian mirror named in apt's source files (deb822 or one-line form)."""
-    for text in texts:
-        for match in re.finditer(r"^URIs:\s*(\S+)|^deb\s+(?:\[[^\]]*\]\s+)?(\S+)", text, flags=re.MULTILINE):
-            uri = match[1] or match[2]
+    """First Debian mirror in use in apt's source files, deb822 or one-line form (sources.list(5))."""
+    for stanza in (part for text in texts for part in re.split(r"\n\s*\n", text)):
+        if re.search(r"^Enabled:\s*(no|false|off|0)\s*$", stanza, flags=re.MULTILINE | re.IGNORECASE):
+            continue
+        lists = re.findall(
+            r"^URIs:((?:.*\n?)(?:[ \t]+.*\n?)*)|^deb[ \t]+(?:\[[^\]]*\][ \t]+)?(\S+)", stanza, flags=re.MULTILINE
+        )
+        for uri in " ".join(word for pair in lists for word in pair).split():
             if re.search(r"/debian/?$", uri):
                 return str(uri)
     raise UsageError(
@@ -187,7 +194,9 @@ def _run(argv: list[str], output: IO[bytes], build_log: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise NodeError(f"building the guest image: {argv[0]} took over {BUILD_TIMEOUT_S:g} s; log: {build_log}") from error
+        raise NodeError(
+            f"building the guest image: {argv[0]} took over {BUILD_TIMEOUT_S:g} s; log: {build_log}"
+        ) from error
     if done.returncode != 0:
         tail = "\n".join(build_log.read_text(errors="replace").splitlines()[-15:])
         raise NodeError(f"building the guest image: {argv[0]} failed ({done.returncode}); log: {build_log}\n{tail}")
@@ -237,8 +246,14 @@ def _unpack_boot(archive: Path, work: Path) -> dict[str, str]:
 
 
 def parse_dpkg_status(text: str) -> dict[str, str]:
-    """Package name to version out of dpkg's status file."""
-    return dict(re.findall(r"^Package: (\S+)$.*?^Version: (\S+)$", text, flags=re.MULTILINE | re.DOTALL))
+    """Installed packages, name to version, out of dpkg's status file (one stanza a package, parted by empty lines)."""
+    found = {}
+    for stanza in text.split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Status|Version): (.+?)\s*$", stanza, flags=re.MULTILINE))
+        # A removed package whose configuration files stay keeps its stanza.
+        if fields.get("Status", "").endswith(" installed") and {"Package", "Version"} <= fields.keys():
+            found[fields["Package"]] = fields["Version"]
+    return found
 
 
 def _make_disk(archive: Path, work: Path) -> list[str]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lab import processes
+from lab import interrupts, processes
 from lab.host import Deadline
 from lab.model import LeftBehind, NodeError, UsageError, WaitTimeout
 from lab.providers.contract import Node, NodeSpec
@@ -39,7 +39,8 @@ class QemuProvider:
         try:
             return self._boot(place, disk_image, spec, deadline)
         except BaseException:
-            folders.remove(place)
+            with interrupts.waiting(f"removing node {place.id}"):
+                folders.remove(place)
             raise
 
     def _boot(self, place: folders.Guest, disk_image: image.Image, spec: NodeSpec, deadline: Deadline) -> Node:

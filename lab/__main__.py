@@ -1,0 +1,5 @@
+"""``python -m lab`` is the program ``lab``."""
+
+from lab.cli.main import run
+
+run()

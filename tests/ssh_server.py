@@ -1,0 +1,257 @@
+"""A real SSH server on loopback, in this process: commands run in a real shell, files arrive by SFTP.
+
+A test may let the next matching command go wrong in one of the ways that :data:`FAULTS` names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import paramiko
+
+from lab import processes
+from lab.providers.qemu.guest import make_key_pair
+from lab.ssh import Address
+
+FAULTS = {
+    "drop": "run it to its end, then cut the connection before anything of it is reported",
+    "drop-midway": "send its first output, then cut the connection while it runs",
+    "no-marker": "run it without the line that reports its status, and claim status 0",
+    "no-reply": "never answer the request to run it",
+    "close": "close the channel without running it",
+    "early-close": "close the channel with its status while the client still sends",
+}
+
+
+class SshServer:
+    """Listens from :meth:`start` until :meth:`stop`. ``executed`` holds every command line that a client asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        private, self.host_key = make_key_pair("test-host")
+        self._key = paramiko.Ed25519Key.from_private_key(io.StringIO(private))
+        client_private, client_public = make_key_pair("test-client")
+        self.identity = folder / "id_ed25519"
+        self.identity.touch(mode=0o600)
+        self.identity.write_text(client_private)
+        self.authorized = client_public.split()[1]
+        self.executed: list[str] = []
+        self.opened: list[str] = []
+        self.connections = 0
+        self.running = threading.Event()
+        self.released = threading.Event()
+        self.corrupt_uploads = False
+        self._faults: list[tuple[str, str]] = []
+        self._transports: list[paramiko.Transport] = []
+        self._threads: list[threading.Thread] = []
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self.port = int(self._socket.getsockname()[1])
+
+    def start(self) -> SshServer:
+        self._socket.listen(8)
+        self._spawn(self._accept)
+        return self
+
+    def stop(self) -> None:
+        """As after a crash: no port, no connection, no process."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self.released.set()
+        self.drop_connections()
+        left = processes.end_marked(self.folder, grace_s=0.5)
+        assert not left, left
+        for thread in list(self._threads):
+            thread.join(timeout=20)
+            assert not thread.is_alive(), thread
+
+    def drop_connections(self) -> None:
+        for transport in list(self._transports):
+            transport.close()
+            transport.join(timeout=20)
+
+    def address(self, *, host_key: str | None = None, user: str = "root") -> Address:
+        return Address(
+            host="127.0.0.1",
+            port=self.port,
+            user=user,
+            host_key=host_key or self.host_key,
+            identity=self.identity,
+        )
+
+    def break_next(self, word: str, fault: str) -> None:
+        """Let the next command line that contains ``word`` suffer ``fault``."""
+        assert fault in FAULTS, f"no fault {fault}"
+        self._faults.append((word, fault))
+
+    def count(self, word: str) -> int:
+        """How many command lines that contain ``word`` came in."""
+        return sum(word in line for line in self.executed)
+
+    def take_fault(self, line: str) -> str | None:
+        for entry in self._faults:
+            if entry[0] in line:
+                self._faults.remove(entry)
+                return entry[1]
+        return None
+
+    def run(self, transport: paramiko.Transport, channel: paramiko.Channel, line: str, fault: str | None) -> None:
+        """Serve one command in a thread of its own."""
+        self._spawn(_serve, self, transport, channel, line, fault)
+
+    def _spawn(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._spawn(self._greet, connection)
+
+    def _greet(self, connection: socket.socket) -> None:
+        transport = paramiko.Transport(connection)
+        self._transports.append(transport)
+        transport.add_server_key(self._key)
+        transport.set_subsystem_handler("sftp", paramiko.SFTPServer, _Files)
+        try:
+            transport.start_server(server=_Session(self, transport))
+        except (paramiko.SSHException, EOFError, OSError):
+            transport.close()
+
+
+class _Session(paramiko.ServerInterface):
+    def __init__(self, owner: SshServer, transport: paramiko.Transport) -> None:
+        self.owner = owner
+        self.transport = transport
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        known = username == "root" and key.get_base64() == self.owner.authorized
+        return paramiko.AUTH_SUCCESSFUL if known else paramiko.AUTH_FAILED
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED if kind == "session" else paramiko.OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        line = command.decode()
+        self.owner.executed.append(line)
+        fault = self.owner.take_fault(line)
+        if fault == "no-reply":
+            self.owner.running.set()
+            self.owner.released.wait(timeout=60)
+        self.owner.run(self.transport, channel, line, fault)
+        return True
+
+
+def _serve(
+    owner: SshServer, transport: paramiko.Transport, channel: paramiko.Channel, line: str, fault: str | None
+) -> None:
+    try:
+        if fault == "close":
+            time.sleep(0.05)
+            return
+        if fault == "no-marker":
+            line = line.rpartition("; printf ")[0]
+        _execute(owner, transport, channel, line, fault)
+    except (OSError, EOFError, paramiko.SSHException):
+        # The client has gone; the process is ended with the server.
+        return
+    finally:
+        channel.close()
+
+
+def _execute(
+    owner: SshServer, transport: paramiko.Transport, channel: paramiko.Channel, line: str, fault: str | None
+) -> None:
+    child = subprocess.Popen(
+        ["sh", "-c", line],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, processes.MARK: str(owner.folder)},
+        start_new_session=True,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stderr is not None
+    with child:
+        feeder = threading.Thread(target=_feed, args=(channel, child.stdin, fault), daemon=True)
+        errors = threading.Thread(target=_pump, args=(child.stderr, channel.sendall_stderr, fault), daemon=True)
+        feeder.start()
+        errors.start()
+        owner.running.set()
+        if fault == "drop-midway":
+            channel.sendall(os.read(child.stdout.fileno(), 1))
+            transport.close()
+            os.killpg(child.pid, signal.SIGKILL)
+        _pump(child.stdout, channel.sendall, fault)
+        errors.join()
+        status = child.wait()
+        if fault == "drop":
+            transport.close()
+        # sshd reports a shell that died of a signal without a status.
+        if status >= 0:
+            channel.send_exit_status(0 if fault == "no-marker" else status)
+        channel.close()
+        feeder.join()
+
+
+def _pump(source: io.BufferedReader, send: object, fault: str | None) -> None:
+    while chunk := os.read(source.fileno(), 1 << 16):
+        if fault not in ("drop", "drop-midway"):
+            with contextlib.suppress(OSError):
+                send(chunk)  # type: ignore[operator]
+
+
+def _feed(channel: paramiko.Channel, target: io.BufferedWriter, fault: str | None) -> None:
+    with contextlib.suppress(OSError, ValueError), target:
+        while fault != "early-close" and (chunk := channel.recv(1 << 16)):
+            target.write(chunk)
+            target.flush()
+
+
+class _Files(paramiko.SFTPServerInterface):
+    """Just enough SFTP to receive a file."""
+
+    def __init__(self, server: _Session, *arguments: object, **named: object) -> None:
+        super().__init__(server, *arguments, **named)
+        self.owner = server.owner
+
+    def open(self, path: str, flags: int, attr: paramiko.SFTPAttributes) -> paramiko.SFTPHandle | int:
+        self.owner.opened.append(path)
+        try:
+            return _Upload(os.open(path, flags, 0o600), flags, corrupt=self.owner.corrupt_uploads)
+        except OSError as error:
+            return paramiko.SFTPServer.convert_errno(error.errno or 0)
+
+
+class _Upload(paramiko.SFTPHandle):
+    def __init__(self, descriptor: int, flags: int, *, corrupt: bool) -> None:
+        super().__init__(flags)
+        self._descriptor = descriptor
+        self._corrupt = corrupt
+
+    def write(self, offset: int, data: bytes) -> int:
+        content = bytes([data[0] ^ 1]) + data[1:] if self._corrupt else data
+        os.pwrite(self._descriptor, content, offset)
+        return paramiko.SFTP_OK
+
+    def close(self) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,328 @@
+"""What only SSH can get wrong: host keys, lost connections, repeated commands, missing ends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+
+import pytest
+from ssh_server import SshServer
+
+from lab.host import Command, Deadline
+from lab.model import NodeError, TransportError, WaitTimeout
+from lab.providers.qemu.guest import make_key_pair
+from lab.ssh import HostKeyMismatch, SshHost, parse_public_key
+
+SECRET = "hunter2-geheim"
+
+
+@pytest.fixture
+def server(tmp_path):
+    made = SshServer(tmp_path / "server")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def connect(server):
+    """Make hosts on the running server; all are closed at the end."""
+    server.start()
+    made = []
+
+    def make(**changes):
+        host = SshHost(server.address(**changes), "node-1")
+        made.append(host)
+        return host
+
+    yield make
+    for host in made:
+        host.close()
+
+
+def counting(tmp_path, **settings):
+    """A command that leaves one line per execution, and the way to count them."""
+    log = tmp_path / "executions"
+    command = Command(argv=("sh", "-c", f"echo x >> {log}; echo out"), **settings)
+    return command, lambda: len(log.read_text().splitlines()) if log.exists() else 0
+
+
+class TestHostKey:
+    def test_another_key_than_the_pinned_one_is_refused_before_anything_is_sent(self, connect, server):
+        host = connect(host_key=make_key_pair("x")[1])
+        with pytest.raises(HostKeyMismatch, match=r"node-1 at .*another host key"):
+            host.connect()
+        with pytest.raises(HostKeyMismatch):
+            host.run(Command(argv=("true",), repeatable=True))
+        assert server.executed == []
+
+    def test_a_mismatch_is_no_transport_error_so_nothing_tries_again(self):
+        assert not issubclass(HostKeyMismatch, TransportError)
+        assert issubclass(HostKeyMismatch, NodeError)
+
+    def test_waiting_for_a_node_stops_at_a_mismatch(self, connect, server):
+        host = connect(host_key=make_key_pair("x")[1])
+        calls = []
+        with pytest.raises(HostKeyMismatch):
+            host.wait_ready(Deadline.after(60), alive=lambda: calls.append(1))
+        assert server.connections == 1
+        assert len(calls) == 1
+
+    def test_a_key_that_changes_between_two_connections_is_refused(self, connect, server):
+        host = connect()
+        host.connect()
+        server.drop_connections()
+        host.address = server.address(host_key=make_key_pair("x")[1])
+        with pytest.raises(HostKeyMismatch):
+            host.run(Command(argv=("true",), repeatable=True))
+        assert server.executed == []
+
+    def test_the_pinned_key_may_have_a_comment(self, connect, server):
+        host = connect(host_key=f"{server.host_key.strip()} and more words")
+        assert host.run(Command(argv=("echo", "in"))).stdout == "in\n"
+
+    def test_an_unknown_user_is_a_transport_error_without_an_endless_wait(self, connect):
+        host = connect(user="nobody")
+        with pytest.raises(TransportError, match="Authentication"):
+            host.connect()
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "ssh-ed25519",
+            "ssh-ed25519 !!!",
+            "ssh-ed25519 AAAA",
+            "ssh-rsa AAAAC3NzaC1lZDI1NTE5",
+            "ssh-rsa AAAAB3NzaC1yc2EAAAAgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+            "no-type AAAA",
+        ],
+    )
+    def test_text_that_is_no_key_is_named(self, text):
+        with pytest.raises(NodeError, match="not an OpenSSH public key"):
+            parse_public_key(text)
+
+    def test_the_keys_that_the_lab_makes_are_read_back(self):
+        public = make_key_pair("a comment")[1]
+        assert parse_public_key(public).get_base64() == public.split()[1]
+
+
+class TestWaitReady:
+    def test_a_node_that_answers_late_is_waited_for(self, server):
+        host = SshHost(server.address(), "node-1")
+        calls = []
+
+        def alive():
+            calls.append(1)
+            if len(calls) == 3:
+                server.start()
+
+        host.wait_ready(Deadline.after(60), alive)
+        assert len(calls) == 3
+        assert host.run(Command(argv=("echo", "up"))).stdout == "up\n"
+        host.close()
+
+    def test_a_dead_machine_ends_the_wait(self, server):
+        def alive():
+            raise NodeError("the guest ended by itself")
+
+        with pytest.raises(NodeError, match="ended by itself"):
+            SshHost(server.address(), "node-1").wait_ready(Deadline.after(60), alive)
+
+    def test_the_deadline_names_the_last_state(self, server):
+        with pytest.raises(WaitTimeout, match=r"ssh on node-1; last seen: node-1 at \[127.0.0.1\]:\d+: "):
+            SshHost(server.address(), "node-1").wait_ready(Deadline.after(0.3))
+
+
+class TestLostConnection:
+    def test_a_command_that_may_not_be_repeated_runs_once(self, connect, server, tmp_path):
+        command, executions = counting(tmp_path)
+        host = connect()
+        server.break_next("executions", "drop")
+        with pytest.raises(TransportError, match="executions"):
+            host.run(command)
+        assert executions() == 1
+        assert server.count("executions") == 1
+
+    def test_a_repeatable_command_runs_once_more(self, connect, server, tmp_path):
+        command, executions = counting(tmp_path, repeatable=True)
+        server.break_next("executions", "drop")
+        assert connect().run(command).stdout == "out\n"
+        assert executions() == 2
+        assert server.connections == 2
+
+    def test_and_not_a_third_time(self, connect, server, tmp_path):
+        command, executions = counting(tmp_path, repeatable=True)
+        for _ in range(2):
+            server.break_next("executions", "drop")
+        with pytest.raises(TransportError):
+            connect().run(command)
+        assert executions() == 2
+
+    @pytest.mark.parametrize("repeatable", [False, True])
+    def test_output_before_the_loss_is_never_taken_for_all(self, connect, server, repeatable):
+        command = Command(argv=("sh", "-c", "echo part; sleep 60; echo whole"), repeatable=repeatable)
+        for _ in range(2):
+            server.break_next("whole", "drop-midway")
+        with pytest.raises(TransportError):
+            connect().run(command)
+        assert server.count("whole") == (2 if repeatable else 1)
+
+    def test_a_failing_command_is_not_repeated(self, connect, server):
+        host = connect()
+        with pytest.raises(NodeError, match="exit 7"):
+            host.run(Command(argv=("sh", "-c", "exit 7"), repeatable=True))
+        assert server.count("exit 7") == 1
+
+    def test_a_timeout_is_not_repeated(self, connect, server):
+        with pytest.raises(WaitTimeout):
+            connect().run(Command(argv=("sleep", "61"), timeout_s=0.4, repeatable=True))
+        assert server.count("sleep 61") == 1
+
+    def test_a_connection_lost_between_two_commands_is_made_again_for_any_command(self, connect, server, tmp_path):
+        command, executions = counting(tmp_path)
+        host = connect()
+        host.connect()
+        server.drop_connections()
+        assert host.run(command).stdout == "out\n"
+        assert executions() == 1
+
+    def test_after_a_loss_the_next_command_finds_the_node_again(self, connect, server, tmp_path):
+        command, executions = counting(tmp_path)
+        host = connect()
+        server.break_next("executions", "drop")
+        with pytest.raises(TransportError):
+            host.run(command)
+        assert host.run(Command(argv=("echo", "logs"))).stdout == "logs\n"
+        assert executions() == 1
+
+    @pytest.mark.parametrize(("repeatable", "said"), [(False, "sleep 62"), (True, "Unable to connect")])
+    def test_a_server_that_dies_under_a_command(self, connect, server, repeatable, said):
+        host = connect()
+        killer = threading.Thread(target=lambda: (server.running.wait(30), server.stop()))
+        killer.start()
+        with pytest.raises(TransportError, match=said):
+            host.run(Command(argv=("sleep", "62"), repeatable=repeatable, timeout_s=60))
+        killer.join()
+        with pytest.raises(TransportError, match="NoValidConnectionsError"):
+            host.run(Command(argv=("true",), repeatable=True))
+
+    def test_closing_twice_and_using_it_again(self, connect, server):
+        host = connect()
+        host.close()
+        assert host.run(Command(argv=("echo", "1"))).stdout == "1\n"
+        host.close()
+        host.close()
+        assert host.run(Command(argv=("echo", "2"))).stdout == "2\n"
+        assert server.connections == 2
+
+
+class TestEndOfACommand:
+    def test_a_missing_status_line_is_never_a_success(self, connect, server, tmp_path):
+        command, executions = counting(tmp_path)
+        server.break_next("executions", "no-marker")
+        with pytest.raises(TransportError, match="no end seen"):
+            connect().run(command)
+        assert executions() == 1
+
+    def test_a_channel_closed_without_anything_is_never_a_success(self, connect, server, tmp_path):
+        command, executions = counting(tmp_path, check=False)
+        server.break_next("executions", "close")
+        with pytest.raises(TransportError):
+            connect().run(command)
+        assert executions() == 0
+
+    def test_a_shell_that_is_killed_before_it_could_report(self, connect, server):
+        # The login shell is the parent of `timeout`, which is the parent of this sh.
+        line = "kill -9 $(ps -o ppid= -p $PPID)"
+        with pytest.raises(TransportError, match="no end seen"):
+            connect().run(Command(argv=("sh", "-c", line), check=False))
+
+    def test_a_command_cannot_forge_its_status(self, connect):
+        done = connect().run(
+            Command(argv=("sh", "-c", "printf '\\nlab-rc-0123456789abcdef=0\\n' >&2; exit 5"), check=False)
+        )
+        assert done.exit_status == 5
+        assert done.stderr == "\nlab-rc-0123456789abcdef=0\n"
+
+    def test_the_far_side_gets_a_deadline_of_its_own(self, connect, server):
+        connect().run(Command(argv=("true",), timeout_s=7.2))
+        assert server.executed[0].startswith("timeout -k 5 13 true; ")
+
+    def test_a_server_that_never_answers_the_request_is_a_timeout(self, connect, server):
+        server.break_next("echo", "no-reply")
+        with pytest.raises(WaitTimeout, match="echo stuck"):
+            connect().run(Command(argv=("echo", "stuck"), timeout_s=0.5))
+
+    def test_a_server_that_closes_while_input_is_still_sent(self, connect, server):
+        server.break_next("exit 3", "early-close")
+        done = connect().run(Command(argv=("sh", "-c", "exit 3"), stdin="x" * 5_000_000, check=False))
+        assert done.exit_status == 3
+
+
+class TestSecrets:
+    @pytest.mark.parametrize(
+        ("script", "fault", "kind"),
+        [
+            ("cat > /dev/null; exit 4", None, NodeError),
+            ("cat > /dev/null; sleep 63", None, WaitTimeout),
+            ("cat > /dev/null; echo x", "drop", TransportError),
+            ("cat > /dev/null; echo x", "no-marker", TransportError),
+            ("cat > /dev/null; echo x", "close", TransportError),
+        ],
+    )
+    def test_neither_input_nor_environment_stands_in_an_error_or_a_log(
+        self, connect, server, caplog, script, fault, kind
+    ):
+        caplog.set_level(logging.DEBUG)
+        if fault:
+            server.break_next("cat", fault)
+        command = Command(
+            argv=("sh", "-c", script), stdin=SECRET, env={"LAB_TOKEN": SECRET}, timeout_s=0.7, repeatable=False
+        )
+        with pytest.raises(kind) as caught:
+            connect().run(command)
+        assert script in str(caught.value)
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
+        assert SECRET not in caplog.text
+
+    def test_a_text_that_is_put_is_in_no_command_line(self, connect, server, tmp_path):
+        connect().put_text(SECRET, str(tmp_path / "secret"), mode=0o600)
+        assert (tmp_path / "secret").read_text() == SECRET
+        assert all(SECRET not in line for line in server.executed)
+
+
+class TestPut:
+    @pytest.fixture
+    def source(self, tmp_path):
+        path = tmp_path / "binary"
+        path.write_bytes(b"new content" * 1000)
+        return path
+
+    def test_content_that_changed_on_its_way_never_reaches_the_target(self, connect, server, source, tmp_path):
+        target = tmp_path / "target"
+        target.write_bytes(b"old")
+        server.corrupt_uploads = True
+        with pytest.raises(NodeError, match=r"binary arrived as [0-9a-f]{64}, sent as [0-9a-f]{64}"):
+            connect().put(source, str(target))
+        assert target.read_bytes() == b"old"
+
+    def test_a_folder_in_the_place_of_the_temporary_file(self, connect, source, tmp_path):
+        (tmp_path / "target.part").mkdir()
+        with pytest.raises(NodeError):
+            connect().put(source, str(tmp_path / "target"))
+        assert not (tmp_path / "target").exists()
+
+    def test_a_transfer_that_takes_too_long_leaves_the_target_alone(self, connect, source, tmp_path):
+        target = tmp_path / "target"
+        target.write_bytes(b"old")
+        host = connect()
+        host.connect()
+        with pytest.raises(NodeError):
+            host.put(source, str(target), timeout_s=0.0)
+        assert target.read_bytes() == b"old"
+
+    def test_no_second_transfer_on_a_new_connection(self, connect, server, source, tmp_path):
+        connect().put(source, str(tmp_path / "target"))
+        connect().put(source, str(tmp_path / "target"))
+        assert server.opened == [str(tmp_path / "target.part")]
