@@ -77,13 +77,13 @@ def _flow(value: Any) -> str:
 
 
 def pod_command(busy: int, memory_mib: int) -> list[str]:
-    """Command of the container: busy processes, or anonymous memory held by ``tail``, or nothing but sleep.
+    """Command of the container: busy processes, or anonymous memory held by ``dd``, or nothing but sleep.
 
-    ``tail`` keeps its whole input while no line ends, so it holds the bytes in its own heap until its input ends, which
-    never happens. That memory is anonymous, as a program's own would be.
+    ``dd`` reads one block of the wanted size into its own heap and then waits for ever, since nobody reads the pipe that
+    it writes to. That memory is anonymous and touched, as a program's own would be, and filled by one system call.
     """
     if busy:
         return ["sh", "-c", "while :; do :; done & " * busy + "wait"]
     if memory_mib:
-        return ["sh", "-c", f"{{ head -c {memory_mib << 20} /dev/zero; sleep 100000000; }} | tail -n 1"]
+        return ["sh", "-c", f"dd if=/dev/zero bs={memory_mib << 20} count=1 | sleep 100000000"]
     return ["sleep", "100000000"]

@@ -15,7 +15,7 @@ import tarfile
 from labnode import emit
 
 NAME = "lab.local/busybox:1"
-APPLETS = ("sh", "sleep", "head", "tail", "cat")
+APPLETS = ("sh", "sleep", "dd", "cat")
 
 
 def layer(busybox: bytes) -> bytes:

@@ -21,7 +21,7 @@ from lab.stages.contract import Observation, Raw, Stage
 ARTICLE = ("evict-be", "evict-ctl", "evict-gua-ctl", "evict-emp", "evict-gua-emp")
 PRIORITY = (*ARTICLE, "evict-low")
 OVERHEAD_MIB = 1
-"""What a pod holds beside its allocation (shell, tail, page tables)."""
+"""What a pod holds beside its allocation (shell, sleep, page tables)."""
 
 
 def collector(cases: tuple[str, ...]) -> Callable[[StageContext], None]:

@@ -12,14 +12,14 @@ import shlex
 from pathlib import Path
 
 import pytest
-from fakes import FakeHost, Reply
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ssh_server import SshServer
 
 from lab.host import Command, LocalHost, put_texts
 from lab.model import CommandError, NodeError, TransportError, WaitTimeout
 from lab.ssh import SshHost
+from tests.fakes import FakeHost, Reply
+from tests.ssh_server import SshServer
 
 LARGE = 3_000_000
 

@@ -7,12 +7,12 @@ import threading
 import traceback
 
 import pytest
-from ssh_server import SshServer
 
 from lab.host import Command, Deadline
 from lab.model import NodeError, TransportError, WaitTimeout
 from lab.providers.qemu.guest import make_key_pair
 from lab.ssh import HostKeyMismatch, SshHost, parse_public_key
+from tests.ssh_server import SshServer
 
 SECRET = "hunter2-geheim"
 
