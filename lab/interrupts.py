@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from lab.model import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Give the block's signals to ``handler``; one that is ignored (nohup, a job in the background) stays ignored."""
+    found = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: old for number, old in found.items() if old not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 @contextmanager
@@ -21,12 +35,8 @@ def raising() -> Iterator[None]:
         del frame
         raise Interrupted(f"stopped by {signal.Signals(number).name}")
 
-    before = {number: signal.signal(number, stop) for number in SIGNALS}
-    try:
+    with _handled_by(stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -39,11 +49,7 @@ def waiting(what: str) -> Iterator[None]:
         seen.append(number)
         print(f"still {what}; this takes a few seconds and is not interrupted", file=sys.stderr)
 
-    before = {number: signal.signal(number, note) for number in SIGNALS}
-    try:
+    with _handled_by(note):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if seen:
         raise Interrupted(f"stopped by {signal.Signals(seen[0]).name}")

@@ -79,8 +79,8 @@ def _flow(value: Any) -> str:
 def pod_command(busy: int, memory_mib: int) -> list[str]:
     """Command of the container: busy processes, or anonymous memory held by ``dd``, or nothing but sleep.
 
-    ``dd`` reads one block of the wanted size into its own heap and then waits for ever, since nobody reads the pipe that
-    it writes to. That memory is anonymous and touched, as a program's own would be, and filled by one system call.
+    ``dd`` reads one block of the wanted size into its own heap and then waits for ever, since nobody reads the pipe
+    that it writes to. That memory is anonymous and touched, as a program's own would be, and filled by one system call.
     """
     if busy:
         return ["sh", "-c", "while :; do :; done & " * busy + "wait"]

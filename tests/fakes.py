@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lab.distros.contract import Cluster
-from lab.host import UNPACK, Command, Completed, Deadline, failure_text
+from lab.host import UNPACK, Command, Completed, Deadline, failure_text, wait_until
 from lab.kubectl import Kubectl
 from lab.model import Cell, CommandError, LeftBehind, UsageError, WaitTimeout
 from lab.providers.contract import Node, NodeSpec
@@ -39,6 +39,12 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
+
+
+def waits_on(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every ``wait_until`` of the test sleep on ``clock``; give it deadlines of the same clock."""
+    assert wait_until.__kwdefaults__ is not None
+    monkeypatch.setitem(wait_until.__kwdefaults__, "sleep", clock.sleep)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,8 @@ from lab.stages import registry
 from lab.store import Attempt, Store, write_whole
 
 SUMMARY = "summary.md"
+NOTES = "notes.md"
+"""What a person has to say about the results; goes into the summary as it is."""
 
 
 def _claims(folder: Path | None) -> tuple[Path, ClaimFile]:
@@ -32,6 +34,7 @@ def summary_text(results: Path, folder: Path | None) -> tuple[str, list[Verdict]
     found, claims = _claims(folder)
     store = Store(results)
     attempts = [*store.attempts(), *store.attempts(smoke=True)]
+    notes = results / NOTES
     partial = {str(path.relative_to(results)): "never finished" for path in store.partials()}
     selection = comparability.select(attempts, partial)
     verdicts = [
@@ -42,6 +45,7 @@ def summary_text(results: Path, folder: Path | None) -> tuple[str, list[Verdict]
         registry.BY_NAME,
         {claim.id: claim.title for claim in claims.claims},
         _stamps_today(found, selection),
+        notes.read_text() if notes.exists() else "",
     )
     return text, verdicts
 

@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab import cgroups, controller_load
+from lab import cgroups
 from lab.model import ParseError
+from lab.parse.controller_load import between
 from lab.parse.lines import Record, of_kind, records
 
 MIN_BUSY = 0.95
@@ -80,7 +81,7 @@ def _measured(
         "running": {name: _running(samples, name, wanted) for name, wanted in BUSY_PROCESSES.items()},
         "pressure_some": _pressure(first["pressure"], last["pressure"], seconds),
         "sampler_cores": round((last["own_s"] - first["own_s"]) / seconds, 4),
-        "controller": controller_load.between(snapshots, first["t"] + offset, last["t"] + offset),
+        "controller": between(snapshots, first["t"] + offset, last["t"] + offset),
     }
     return {**result, "why_not": why_not(result, params)}
 

@@ -58,8 +58,11 @@ def render(
     stages: Mapping[str, Stage],
     claims: Mapping[str, str],
     today_stamps: Mapping[str, Stamp] | None,
+    notes: str = "",
 ) -> str:
     """The whole summary in Markdown, ending with one newline.
+
+    ``notes`` is Markdown that a person wrote about these results (``results/notes.md``); it is passed through.
 
     ``stages`` maps names to stages in the order of their sections; ``claims`` maps claim ids to titles in the
     order of their rows; ``today_stamps`` gives the stamp that each stage would get now (None: not known), to
@@ -78,6 +81,8 @@ def render(
             blocks += ["## Not run", f"No attempt counts for: {', '.join(missing)}."]
     else:
         blocks.append("There is no countable result: no attempt is stored, or all are left out (below).")
+    if notes.strip():
+        blocks += ["## Notes by hand", notes.strip()]
     blocks += _left_out_blocks(selection)
     lines = "\n\n".join(blocks).split("\n")
     return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -86,7 +86,7 @@ class TestIdentity:
     def test_a_process_may_have_any_name(self, name, start, folder):
         child = start(folder, f'ln -s "$(command -v sleep)" "./{name}"; echo ready; exec "./{name}" 1000')
         wait_until(
-            "the new name", lambda: ("sleep" not in (comm := _comm(child.pid)) and comm != "sh" or None, comm),
+            "the new name", lambda: (("sleep" not in (comm := _comm(child.pid)) and comm != "sh") or None, comm),
             Deadline.after(20), interval_s=0.01,
         )  # fmt: skip
         found = processes.identity(child.pid)

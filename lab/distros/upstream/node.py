@@ -87,8 +87,9 @@ def texts(cell: Cell, credentials: Mapping[str, str]) -> dict[str, tuple[str, in
 def start(host: Host, files: Mapping[str, tuple[str, int]], deadline: Deadline) -> None:
     """Lay down the files, start containerd and the kubelet; NodeError with the journal's end when a unit fails."""
     put_texts(host, files)
+    journal = f"journalctl -u containerd -u {KUBELET_UNIT} -n 12 -o cat --no-pager >&2"
     script = (
-        "set -e; systemctl daemon-reload; systemctl restart containerd; "
+        f"set -e; trap '[ $? = 0 ] || {journal}' EXIT; systemctl daemon-reload; systemctl restart containerd; "
         f"python3 {PROJECT_FOLDER}/node-scripts/oci_image.py; systemctl start {KUBELET_UNIT}"
     )
     host.run(Command(argv=("sh", "-c", script), timeout_s=min(120.0, max(1.0, deadline.remaining_s()))))
