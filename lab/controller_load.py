@@ -43,11 +43,12 @@ def recording(cluster: Cluster, into: list[dict[str, Any]]) -> Iterator[None]:
     stop = threading.Event()
 
     def watch() -> None:
-        into.append(snapshot(cluster))
         while not stop.wait(INTERVAL_S):
             into.append(snapshot(cluster))
         into.append(snapshot(cluster))
 
+    # Taken here, not in the thread: the block must not begin before it.
+    into.append(snapshot(cluster))
     watcher = threading.Thread(target=watch, name="controller-load")
     watcher.start()
     try:

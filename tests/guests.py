@@ -30,11 +30,13 @@ class Lab:
 
     def run_words(self, version: str, *words: str) -> tuple[str, ...]:
         return (
-            "run", "--versions", version, "--quick", "--no-download", "--no-build", "--artifacts", str(self.artifacts),
-            "--results", str(self.results), *words,
+            "run", "--versions", version, "--quick", "--no-download", "--no-build",
+            "--artifacts", str(self.artifacts), "--results", str(self.results), *words,
         )  # fmt: skip
 
-    def call(self, *words: str, timeout_s: float, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def call(
+        self, *words: str, timeout_s: float, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             self.argv(*words),
             cwd=ROOT,
@@ -47,7 +49,7 @@ class Lab:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.argv(*words), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ)
+            self.argv(*words), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
 

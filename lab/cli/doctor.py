@@ -11,7 +11,17 @@ from typing import Annotated
 import typer
 
 from lab import claim_history, project
-from lab.artifacts import describe_origin, load_releases, resolve_upstream
+from lab.artifacts import (
+    Request,
+    Sources,
+    add_pin,
+    describe_origin,
+    load_releases,
+    pins_for,
+    resolve,
+    resolve_upstream,
+)
+from lab.artifacts.pins import DEFAULT_PATH
 from lab.cli import shared
 from lab.config import make_cells
 from lab.model import EXIT_NODE, LabError
@@ -95,12 +105,30 @@ def fetch(
     artifacts: Annotated[Path | None, typer.Option("--artifacts", help="Folder to take them from.")] = None,
     download: Annotated[bool, typer.Option("--download/--no-download", help="Allow official releases.")] = True,
     build: Annotated[bool, typer.Option("--build/--no-build", help="Allow building from Go modules.")] = True,
+    pin: Annotated[bool, typer.Option("--pin", help="Write the sha256 of official files to releases.toml.")] = False,
 ) -> None:
-    """Put verified binaries and the guest image into the cache, so that later runs need no network."""
+    """Put verified binaries and the guest image into the cache, so that later runs need no network.
+
+    With --pin the hashes of downloaded official files are written down; a pin that would change is an error.
+    """
     if versions == "known":
         versions = ",".join(load_releases().known)
     sources = shared.artifacts_sources(artifacts, download=download, build=build)
     for cell in make_cells("upstream", versions, (), ()):
         binaries = resolve_upstream(cell.version, sources, shared.progress)
         shared.progress(f"{cell.version}: {describe_origin(binaries)}")
+        if pin:
+            _pin(cell.version, sources)
     image.ensure(shared.cache_folder(), shared.progress)
+
+
+def _pin(version: str, sources: Sources) -> None:
+    """Add pins for what came from an official release; say so when something did not."""
+    for request in (Request(kind="kubernetes", version=version), Request(kind="etcd", version=sources.releases.etcd)):
+        found = resolve(request, sources, shared.progress)
+        if found.first_origin != "download":
+            shared.progress(f"{request}: came from {found.first_origin}, nothing to pin")
+            continue
+        for entry in pins_for(request, found.sha256, "official"):
+            added = add_pin(DEFAULT_PATH, entry)
+            shared.progress(f"{request} {entry.component}: {'pinned' if added else 'pinned already'} {entry.sha256}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,6 +50,17 @@ def cache_folder() -> Path:
 def progress(text: str) -> None:
     """One line of progress on standard error."""
     progress_console.print(text, markup=False)
+
+
+def timed_progress() -> Callable[[str], None]:
+    """Progress lines that begin with the time since now, for verbs that take minutes."""
+    start = time.monotonic()
+
+    def say(text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - start), 60)
+        progress(f"[{minutes:3d}:{seconds:02d}] {text}")
+
+    return say
 
 
 def print_json(value: Any) -> None:
@@ -144,18 +156,19 @@ def make_config(
 
 def make_tools(config: RunConfig) -> Tools:
     """Provider, distribution, store and the project's files for a run."""
+    say = timed_progress()
     scripts = project.node_scripts(config.project)
     sources = artifacts_sources(config.artifacts, download=config.download, build=config.build)
     return Tools(
-        provider=PROVIDERS[config.provider](config.cache, progress, ssh_port=config.ssh_port),
+        provider=PROVIDERS[config.provider](config.cache, say, ssh_port=config.ssh_port),
         distro=DISTROS[config.distro](
-            resolve=lambda version: resolve_upstream(version, sources, progress), scripts=scripts, progress=progress
+            resolve=lambda version: resolve_upstream(version, sources, say), scripts=scripts, progress=say
         ),
         store=Store(config.results),
         manifests=Manifests.load(config.project / "manifests"),
         scripts=scripts,
         claims=claim_history.read(config.project / "CLAIM.md"),
-        progress=progress,
+        progress=say,
     )
 
 

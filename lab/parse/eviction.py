@@ -21,6 +21,10 @@ MIB = 1 << 20
 HELD_MIB = 100
 """How near to its target the hog must have kept MemAvailable (median of the samples after the first eviction)."""
 PARTS = ("working-sets.jsonl", "pods-before.json", "hog.jsonl", "kubelet.log", "kernel.log")
+KEYS = (
+    "order", "first_ranking", "models", "oom_kills", "held", "working_sets_mib", "first_reclaim_s", "first_eviction_s",
+    "last_eviction_s", "evicted_s", "gaps_s", "first_available_mib", "available_mib", "critical", "critical_last",
+)  # fmt: skip
 KERNEL_OOM = re.compile(r"invoked oom-killer|Out of memory: Killed process|oom-kill:|Memory cgroup out of memory")
 
 
@@ -49,11 +53,7 @@ def parse_repetition(raw: Mapping[str, str], number: int, cases: Sequence[str]) 
     texts = {part: raw.get(f"{number}-{part}") for part in PARTS}
     absent = [part for part, text in texts.items() if text is None]
     problems = [f"not collected: {part}" for part in absent]
-    result: dict[str, Any] = dict.fromkeys(
-        ("order", "first_ranking", "models", "oom_kills", "held", "working_sets_mib", "first_reclaim_s",
-         "first_eviction_s", "last_eviction_s", "evicted_s", "gaps_s", "first_available_mib", "available_mib", "critical",
-         "critical_last")
-    )
+    result: dict[str, Any] = dict.fromkeys(KEYS)
     if not absent:
         held = {name: text or "" for name, text in texts.items()}
         hog = records(held["hog.jsonl"], "hog", 2)

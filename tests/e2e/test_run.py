@@ -60,8 +60,9 @@ def test_ordinary_user_with_another_version(tmp_path: Path, artifacts: Path) -> 
         pytest.skip(f"{python} is {version or 'not there'}, the tests run under {sys.version_info[:2]}")
     home = tmp_path / "home"
     source = image.ensure(cache_folder(), print).folder
-    subprocess.run(["mkdir", "-p", str(home / "cache" / "images")], check=True)
-    subprocess.run(["cp", "-r", "--sparse=always", str(source), str(home / "cache" / "images" / source.name)], check=True)
+    images = home / "cache" / "images"
+    images.mkdir(parents=True)
+    subprocess.run(["cp", "-r", "--sparse=always", str(source), str(images / source.name)], check=True)
     project = home / "project"
     for name in ("lab", "manifests", "node-scripts", "CLAIM.md"):
         origin = ROOT / name
@@ -76,8 +77,8 @@ def test_ordinary_user_with_another_version(tmp_path: Path, artifacts: Path) -> 
     for folder in [tmp_path, *tmp_path.parents][:3]:
         folder.chmod(folder.stat().st_mode | 0o011)
     argv = [
-        "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env", "-i", "PATH=/usr/sbin:/usr/bin:/bin",
-        f"HOME={home}", f"LAB_CACHE={home / 'cache'}", f"PYTHONPATH={project}:{packages}", python, "-m", "lab", "run",
+        "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
+        "env", "-i", "PATH=/usr/sbin:/usr/bin:/bin", f"HOME={home}", f"LAB_CACHE={home / 'cache'}", f"PYTHONPATH={project}:{packages}", python, "-m", "lab", "run",
         "--versions", "v1.37.2", "--quick", "--stages", "class", "--no-download", "--no-build", "--json",
         "--artifacts", str(home / "artifacts"), "--results", str(home / "results"),
     ]  # fmt: skip

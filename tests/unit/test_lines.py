@@ -28,10 +28,10 @@ def test_records_of_one_kind():
     assert of_kind(found, "none") == []
 
 
-@pytest.mark.parametrize("length", range(len(GOOD) - 1))
-def test_every_cut_is_noticed(length):
-    with pytest.raises(ParseError):
-        records(GOOD[:length], "hog")
+def test_every_cut_is_noticed():
+    for length in range(len(GOOD) - 1):
+        with pytest.raises(ParseError):
+            records(GOOD[:length], "hog")
 
 
 @pytest.mark.parametrize(

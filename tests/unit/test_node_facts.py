@@ -10,10 +10,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.model import ParseError
-from lab.parse.node_facts import feature_gates, parse_node_facts, sections
+from lab.parse.node_facts import HEADER, feature_gates, parse_node_facts, sections
 
-CAPTURES = Path(__file__).resolve().parents[1] / "captures" / "v1.36.3" / "class"
-REAL = (CAPTURES / "node-facts.txt").read_text()
+CAPTURES = Path(__file__).resolve().parents[1] / "captures"
+CAPTURED = sorted(CAPTURES.glob("*/*/node-facts.txt"))
+
+# What a node with kubelet v1.36.3 said.
+REAL = """\
+lab node-facts 1
+== kernel
+7.2.12+deb14-cloud-amd64
+== cpu-model
+QEMU TCG CPU version 2.5+
+QEMU TCG CPU version 2.5+
+== cpus
+2
+== memory-kib
+4011856
+== swap-kib
+0
+== cgroup-type
+cgroup2fs
+== psi
+yes
+== containerd
+containerd github.com/containerd/containerd/v2 2.1.9+unknown\x20
+== runc
+runc version 1.3.6+ds1
+commit: 1.3.6+ds1-1
+spec: 1.2.1
+go: go1.26.5
+libseccomp: 2.6.1
+== kubelet
+Kubernetes v1.36.3
+== kubelet-sha256
+9e89e7925f2f7ff059ae82abc2750b4e3745007e31c8d153ec2a27882394a7c2  /opt/lab/bin/kubelet
+== end
+"""
 SECTIONS = [
     "kernel", "cpu-model", "cpus", "memory-kib", "swap-kib", "cgroup-type", "psi", "containerd", "runc", "kubelet",
     "kubelet-sha256",
@@ -51,10 +84,10 @@ class TestRealNode:
     def test_its_sections_in_order(self):
         assert [name for name in sections(REAL) if name != "end"] == SECTIONS
 
-    @pytest.mark.parametrize("length", range(len(REAL) - 1))
-    def test_every_cut_is_noticed(self, length):
-        with pytest.raises(ParseError, match="node facts without their"):
-            parse_node_facts(REAL[:length])
+    def test_every_cut_is_noticed(self):
+        for length in range(len(REAL) - 1):
+            with pytest.raises(ParseError, match="node facts without their"):
+                parse_node_facts(REAL[:length])
 
     def test_a_missing_last_line_end_is_no_cut(self):
         assert parse_node_facts(REAL.rstrip("\n")).kubelet == "v1.36.3"
@@ -70,6 +103,33 @@ class TestRealNode:
         said = sections(REAL)[name]
         with pytest.raises(ParseError, match=f"section {name}"):
             parse_node_facts(with_section(name, f"{said}\n(exit 1)"))
+
+
+class TestCaptures:
+    """Every node whose words are kept in tests/captures/<version>/<stage>/."""
+
+    def test_there_are_some(self):
+        assert CAPTURED
+
+    @pytest.mark.parametrize("path", CAPTURED, ids=lambda path: "/".join(path.parts[-3:-1]))
+    def test_its_facts(self, path):
+        facts = parse_node_facts(path.read_text())
+        assert facts.kubelet == path.parts[-3]
+        assert facts.cgroup_mode == "v2"
+        assert facts.cpus > 0
+        assert facts.memory_kib > 1 << 20
+        assert facts.psi is True
+
+    @pytest.mark.parametrize("path", CAPTURED, ids=lambda path: "/".join(path.parts[-3:-1]))
+    def test_its_gates_and_configuration(self, path):
+        for component in ("apiserver", "kubelet"):
+            text = path.with_name(f"gates-{component}.txt").read_text()
+            found = feature_gates(text)
+            assert len(found) == len(text.splitlines())
+            assert "PodLevelResources" in found
+        config = json.loads(path.with_name("configz.json").read_text())["kubeletconfig"]
+        assert config["cgroupDriver"] == "systemd"
+        assert config["evictionHard"] == {"memory.available": "2Gi"}
 
 
 class TestVariants:
@@ -113,7 +173,7 @@ class TestVariants:
             parse_node_facts(with_section(name, body))
         assert repr(body) in str(caught.value)
 
-    @pytest.mark.parametrize("text", ["", "\n", "lab node-facts 2\n== end\n", "== end\n", " lab node-facts 1\n== end\n"])
+    @pytest.mark.parametrize("text", ["", "\n", "lab node-facts 2\n== end\n", "== end\n", f" {HEADER}\n== end\n"])
     def test_another_program_or_format(self, text):
         with pytest.raises(ParseError, match="without their header"):
             parse_node_facts(text)
@@ -125,18 +185,6 @@ class TestVariants:
 
 
 class TestFeatureGates:
-    def test_all_lines_of_a_real_kubelet(self):
-        text = (CAPTURES / "gates-kubelet.txt").read_text()
-        found = feature_gates(text)
-        assert len(found) == len(text.splitlines())
-        assert found["PodLevelResources"] is True
-        assert found["PodLevelResourceManagers"] is False
-        assert "PodLevelResourcesFixKubeletQOSClass" not in found
-
-    def test_api_server_and_kubelet_of_one_version_know_the_same_names(self):
-        texts = [(CAPTURES / f"gates-{name}.txt").read_text() for name in ("apiserver", "kubelet")]
-        assert feature_gates(texts[0]).keys() == feature_gates(texts[1]).keys()
-
     def test_only_this_metric_counts(self):
         text = (
             "# HELP kubernetes_feature_enabled [BETA] This metric records\n"
@@ -150,9 +198,3 @@ class TestFeatureGates:
 
     def test_nothing_said_is_nothing_known(self):
         assert feature_gates("") == {}
-
-
-def test_the_captured_configuration_belongs_to_the_same_node():
-    config = json.loads((CAPTURES / "configz.json").read_text())["kubeletconfig"]
-    assert config["cgroupDriver"] == "systemd"
-    assert config["evictionHard"] == {"memory.available": "2Gi"}

@@ -57,10 +57,13 @@ def test_the_same_phase_adds_up_also_inside_itself(phases, clock):
 
 
 def test_an_error_ends_its_phase(phases, clock):
+    def work():
+        clock.advance(3)
+        raise RuntimeError
+
     with phases.track("stage"):
         with pytest.raises(RuntimeError), phases.track("pods"):
-            clock.advance(3)
-            raise RuntimeError
+            work()
         clock.advance(4)
     clock.advance(100)
     with phases.track("removal"):

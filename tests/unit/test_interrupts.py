@@ -1,0 +1,131 @@
+"""Real signals to this very process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from lab.interrupts import SIGNALS, raising, waiting
+from lab.model import EXIT_INTERRUPTED, Interrupted, NodeError
+
+
+def send(number):
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Signals that do nothing, so that a mistake in the code under test fails a test and not the whole run."""
+    seen = []
+    before = {number: signal.signal(number, lambda number, frame: seen.append(number)) for number in SIGNALS}
+    yield seen
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class TestRaising:
+    @pytest.mark.parametrize("number", SIGNALS)
+    def test_a_signal_becomes_an_error_with_its_exit_code(self, number):
+        with pytest.raises(Interrupted, match=f"stopped by {number.name}") as caught, raising():
+            send(number)
+        assert caught.value.exit_code == EXIT_INTERRUPTED
+
+    @pytest.mark.parametrize("number", SIGNALS)
+    def test_the_old_handlers_come_back(self, number, quiet):
+        with pytest.raises(Interrupted), raising():
+            send(number)
+        send(number)
+        assert quiet == [number]
+
+    def test_without_a_signal_nothing_happens(self, quiet):
+        with raising():
+            pass
+        assert quiet == []
+
+    def test_an_error_of_the_block_passes_and_the_handlers_come_back(self, quiet):
+        with pytest.raises(NodeError, match="lost"), raising():
+            raise NodeError("lost")
+        send(signal.SIGTERM)
+        assert quiet == [signal.SIGTERM]
+
+    def test_what_is_ignored_stays_ignored(self):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with raising():
+                send(signal.SIGHUP)
+                with waiting("x"):
+                    send(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+    def test_a_run_under_nohup_survives_its_terminal(self):
+        code = (
+            "import os, signal; from lab.interrupts import raising\n"
+            "with raising():\n    os.kill(os.getpid(), signal.SIGHUP)\nprint('alive')"
+        )
+        done = subprocess.run(["nohup", sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == "alive\n"
+
+
+class TestWaiting:
+    @pytest.mark.parametrize("number", SIGNALS)
+    def test_the_block_ends_before_the_error_is_raised(self, number, capsys):
+        done = []
+
+        def clean_up():
+            send(number)
+            send(number)
+            done.append("removed")
+
+        with pytest.raises(Interrupted, match=f"stopped by {number.name}"), waiting("removing node n-1"):
+            clean_up()
+        assert done == ["removed"]
+        assert capsys.readouterr().err.count("still removing node n-1") == 2
+
+    def test_the_first_of_several_is_named(self):
+        def clean_up():
+            send(signal.SIGTERM)
+            send(signal.SIGINT)
+
+        with pytest.raises(Interrupted, match="SIGTERM"), waiting("x"):
+            clean_up()
+
+    def test_without_a_signal_nothing_is_raised_or_said(self, capsys):
+        with waiting("removing"):
+            pass
+        assert capsys.readouterr().err == ""
+
+    def test_an_error_of_the_clean_up_is_not_hidden_by_a_signal(self):
+        def clean_up():
+            send(signal.SIGINT)
+            raise NodeError("disk busy")
+
+        with pytest.raises(NodeError, match="disk busy"), waiting("x"):
+            clean_up()
+
+    def test_inside_of_raising_and_back(self):
+        steps = []
+
+        def run():
+            with raising():
+                try:
+                    send(signal.SIGINT)
+                finally:
+                    with waiting("removing"):
+                        send(signal.SIGTERM)
+                        steps.append("removed")
+
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            run()
+        assert steps == ["removed"]
+
+    def test_the_old_handlers_come_back(self, quiet):
+        with waiting("x"):
+            pass
+        send(signal.SIGINT)
+        assert quiet == [signal.SIGINT]
