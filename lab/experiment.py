@@ -1,7 +1,8 @@
 """The one lifecycle: node, distribution, stages, logs, removal, record.
 
 Raw texts are stored before they are parsed. A stage that fails is an attempt with an UNKNOWN verdict, not the end of
-the run; a lost node ends its cell. Whatever happens, the node is removed or kept as asked.
+the run; a lost node ends its cell; results that cannot be stored, and a node that cannot be removed, end the run.
+Whatever happens, the node is removed or kept as asked.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lab import __version__, claim_history, interrupts, judging
+from lab import __version__, claim_history, claims, interrupts, judging
 from lab.claim_history import ClaimFile
 from lab.config import RunConfig
 from lab.distros.contract import Cluster, Distro
@@ -29,6 +30,8 @@ from lab.model import (
     LabError,
     LeftBehind,
     Missing,
+    NodeError,
+    ResultsError,
     TransportError,
     UsageError,
     Verdict,
@@ -38,7 +41,7 @@ from lab.providers.contract import Node, NodeSpec, Provider
 from lab.stages import registry
 from lab.stages.context import StageContext
 from lab.stages.contract import Stage
-from lab.store import RunJournal, Store
+from lab.store import AttemptWriter, RunJournal, Store
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +91,10 @@ def run(config: RunConfig, tools: Tools) -> list[CellResult]:
     check_claims(tools.claims, quick=config.quick)
     stages = registry.select(config.stages)
     for cell in config.cells:
+        for claim in tools.claims.claims:
+            if claim.stage in config.stages:
+                # A claim that has no answer for a cell is found now, not when its node has been made.
+                claims.applies(claim, cell)
         tools.distro.files(cell)
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     journal = tools.store.open_run(run_id)
@@ -96,16 +103,41 @@ def run(config: RunConfig, tools: Tools) -> list[CellResult]:
     results: list[CellResult] = []
     try:
         for cell in config.cells:
-            if config.max_minutes is not None and tools.clock() - started > config.max_minutes * 60:
-                late = Missing(f"--max-minutes {config.max_minutes:g} is over; {cell.name} was not started")
-                results.append(CellResult(cell=cell, problem=late))
-                continue
+            reason = _reason_to_stop(config, tools.clock() - started, results)
             result = CellResult(cell=cell)
             results.append(result)
+            if reason:
+                result.problem = Missing(f"{cell.name} was not started: {reason}")
+                continue
             _run_cell(config, tools, cell, stages, run_id, journal, result)
+    except Interrupted as error:
+        results[-1].problem = results[-1].problem or error
+        raise
     finally:
-        journal.finish(_record(config, run_id, started, tools.clock(), results))
+        _finish(journal, _record(config, run_id, started, tools.clock(), results), tools, results)
     return results
+
+
+def _reason_to_stop(config: RunConfig, spent_s: float, results: Sequence[CellResult]) -> str:
+    """Why no further cell may start; empty when it may."""
+    for result in results:
+        if isinstance(result.problem, ResultsError):
+            return f"results of {result.cell.name} could not be stored"
+        if isinstance(result.problem, LeftBehind):
+            return f"what {result.cell.name} left behind may still run beside it"
+    if config.max_minutes is not None and spent_s > config.max_minutes * 60:
+        return f"--max-minutes {config.max_minutes:g} is over"
+    return ""
+
+
+def _finish(journal: RunJournal, record: JSON, tools: Tools, results: Sequence[CellResult]) -> None:
+    """Write run.json; a disk that is full must not hide how the cells went."""
+    try:
+        journal.finish(record)
+    except ResultsError as error:
+        tools.progress(str(error))
+        for result in results[-1:]:
+            result.problem = result.problem or error
 
 
 def _run_cell(
@@ -117,7 +149,7 @@ def _run_cell(
     journal: RunJournal,
     result: CellResult,
 ) -> None:
-    """One cell on one node. A LabError ends up in ``result.problem``; Interrupted and LeftBehind also pass through."""
+    """One cell on one node. An expected error ends up in ``result.problem``; Interrupted also passes through."""
     phases = Phases()
     node: Node | None = None
     cluster: Cluster | None = None
@@ -133,21 +165,41 @@ def _run_cell(
             tools.progress(f"{cell.name}: ready on {node.id}")
             for stage in stages:
                 _attempt(config, tools, cluster, stage, run_id, phases, journal, result)
-        except LabError as error:
-            result.problem = error
-            journal.event("problem", cell=cell.name, text=str(error))
+        except (LabError, OSError) as error:
+            result.problem = error if isinstance(error, LabError) else NodeError(f"{cell.name}: {error}")
+            _note(journal, result, "problem", cell=cell.name, text=str(error))
             if isinstance(error, Interrupted):
                 raise
+        if node is not None and (result.failed_stages or result.problem):
+            _save_logs(config.cache / "logs" / run_id / cell.name, tools, cluster, node, result)
     finally:
-        interrupted = isinstance(result.problem, Interrupted)
-        if node is not None and (result.failed_stages or result.problem) and not interrupted:
-            place = config.cache / "logs" / run_id / cell.name
-            tools.distro.save_logs(cluster, node, place)
-            tools.progress(f"{cell.name}: logs are in {place}")
-        if node is not None:
-            with phases.track("removal"), interrupts.waiting(f"removing node {node.id}"):
-                _release(config, tools, node, journal, result)
-        result.phases = phases.seconds()
+        # Nothing may stand between here and the removal that could raise.
+        try:
+            if node is not None:
+                with interrupts.waiting(f"removing node {node.id}"), phases.track("removal"):
+                    _release(config, tools, node, journal, result)
+        finally:
+            result.phases = phases.seconds()
+
+
+def _save_logs(folder: Path, tools: Tools, cluster: Cluster | None, node: Node, result: CellResult) -> None:
+    """What helps to explain a failure, as far as it can be had; only a signal passes through."""
+    try:
+        tools.distro.save_logs(cluster, node, folder)
+        tools.progress(f"{result.cell.name}: logs are in {folder}")
+    except Interrupted as error:
+        result.problem = error
+        raise
+    except (LabError, OSError) as error:
+        tools.progress(f"{result.cell.name}: the logs could not be saved: {error}")
+
+
+def _note(journal: RunJournal, result: CellResult, kind: str, **facts: Any) -> None:
+    """Journal an event on the way out: a disk that is full must not stop the clean-up or hide what went wrong."""
+    try:
+        journal.event(kind, **facts)
+    except ResultsError as error:
+        result.problem = result.problem or error
 
 
 def _node(config: RunConfig, tools: Tools, cell: Cell, run_id: str, journal: RunJournal) -> Node:
@@ -166,20 +218,26 @@ def _node(config: RunConfig, tools: Tools, cell: Cell, run_id: str, journal: Run
 
 
 def _release(config: RunConfig, tools: Tools, node: Node, journal: RunJournal, result: CellResult) -> None:
+    """Keep or destroy the node. When neither works, ``result.problem`` is LeftBehind with the node's id."""
     failed = result.problem is not None or bool(result.failed_stages)
     interrupted = isinstance(result.problem, Interrupted)
-    keep = config.node is not None or config.keep == "always" or (config.keep == "failed" and failed)
-    if keep and not (interrupted and config.keep != "always"):
-        tools.provider.keep(node, time.time() + KEEP_S)
-        result.kept = node.id
-        journal.event("kept", node=node.id)
-        return
+    keep = config.keep == "always" or (config.keep == "failed" and failed and not interrupted)
     try:
-        tools.provider.destroy(node)
-        journal.event("destroyed", node=node.id)
-    except LeftBehind as error:
-        journal.event("left-behind", node=node.id, text=str(error))
-        result.problem = error
+        # A node that was given is the user's: it stays, also when this run is interrupted.
+        if keep or config.node is not None:
+            tools.provider.keep(node, tools.clock() + KEEP_S)
+            result.kept = node.id
+        else:
+            tools.provider.destroy(node)
+    except (LabError, OSError) as error:
+        named = str(error) if node.id in str(error) else f"node {node.id}: {error}"
+        text = f"{named}; `lab gc` removes it once this process has ended"
+        tools.progress(f"left behind: {text}")
+        before = f"\nbefore that: {result.problem}" if result.problem is not None else ""
+        result.problem = LeftBehind(f"{text}{before}")
+        _note(journal, result, "left-behind", node=node.id, text=text)
+        return
+    _note(journal, result, "kept" if result.kept else "destroyed", node=node.id)
 
 
 def _attempt(
@@ -206,6 +264,32 @@ def _attempt(
         uncountable=claim_history.uncountable_reasons(tools.claims, stage.name, cell, started),
         extra={"seed": config.seed, "node": cluster.node.id},
     )
+    try:
+        problem = _collect(config, tools, cluster, stage, writer, phases, result)
+        observation, record = judging.judge(stage, cell, writer.raw(), tools.claims.claims)
+        attempt = writer.seal(observation=observation, verdict=record, finished=_iso(tools.clock()))
+    except (Interrupted, ResultsError):
+        # Nobody measured to the end: what was said so far stays in the unfinished folder and counts for nothing.
+        _note(journal, result, "unfinished", attempt=str(writer.path.relative_to(tools.store.root)))
+        raise
+    result.attempts.append(attempt.path)
+    result.verdicts += [Verdict.from_json(entry) for entry in record["verdicts"]]
+    journal.event("sealed", attempt=str(attempt.path.relative_to(tools.store.root)), problem=record["problem"])
+    if isinstance(problem, TransportError):
+        raise problem
+
+
+def _collect(
+    config: RunConfig,
+    tools: Tools,
+    cluster: Cluster,
+    stage: Stage,
+    writer: AttemptWriter,
+    phases: Phases,
+    result: CellResult,
+) -> LabError | None:
+    """Save what the node says; returns what ended that early. Interrupted and ResultsError pass through."""
+    name = cluster.cell.name
     context = StageContext(
         cluster=cluster,
         manifests=tools.manifests,
@@ -213,31 +297,23 @@ def _attempt(
         params=stage.params(config.options),
         seed=config.seed,
         phases=phases,
-        progress=lambda text: tools.progress(f"{cell.name}: {text}"),
+        progress=lambda text: tools.progress(f"{name}: {text}"),
     )
-    tools.progress(f"{cell.name}: stage {stage.name}")
-    problem: LabError | None = None
-    for name, text in cluster.facts_texts.items():
-        writer.save(name, text)
+    tools.progress(f"{name}: stage {stage.name}")
+    for file, text in cluster.facts_texts.items():
+        writer.save(file, text)
     try:
         with phases.track("other"):
             stage.collect(context)
-    except Interrupted:
-        # Nobody measured to the end: what was said so far stays in the unfinished folder and counts for nothing.
-        journal.event("unfinished", attempt=str(writer.path.relative_to(tools.store.root)))
+    except (Interrupted, ResultsError):
         raise
-    except LabError as error:
-        problem = error
-        tools.progress(f"{cell.name}: stage {stage.name} failed: {error}")
+    except (LabError, OSError, *judging.MALFORMED) as error:
+        problem = error if isinstance(error, LabError) else NodeError(f"{type(error).__name__}: {error}")
+        tools.progress(f"{name}: stage {stage.name} failed: {problem}")
         result.failed_stages.append(stage.name)
-        writer.save(judging.PROBLEM, f"{error}\n")
-    observation, record = judging.judge(stage, cell, writer.raw(), tools.claims.claims)
-    attempt = writer.seal(observation=observation, verdict=record, finished=_iso(tools.clock()))
-    result.attempts.append(attempt.path)
-    result.verdicts += [Verdict.from_json(entry) for entry in record["verdicts"]]
-    journal.event("sealed", attempt=str(attempt.path.relative_to(tools.store.root)), problem=record["problem"])
-    if isinstance(problem, TransportError):
-        raise problem
+        writer.save(judging.PROBLEM, f"{problem}\n")
+        return problem
+    return None
 
 
 def _iso(unix: float) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from lab.model import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STDERR = 2
 
 
 @contextmanager
@@ -47,7 +48,10 @@ def waiting(what: str) -> Iterator[None]:
     def note(number: int, frame: FrameType | None) -> None:
         del frame
         seen.append(number)
-        print(f"still {what}; this takes a few seconds and is not interrupted", file=sys.stderr)
+        # Not print: the signal may have come while the same stream was being written to, and after SIGHUP the terminal
+        # is gone; neither may end the block.
+        with suppress(OSError):
+            os.write(STDERR, f"still {what}; this takes a few seconds and is not interrupted\n".encode())
 
     with _handled_by(note):
         yield

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from lab import claims as claim_rules
 from lab.claims import Claim
 from lab.manifests import Manifests
-from lab.model import JSON, Cell, LabError, Stamp, Verdict, sha256_text
+from lab.model import JSON, Cell, Interrupted, LabError, Stamp, Verdict, sha256_text
 from lab.stages.contract import Stage
 
 PROBLEM = "problem.txt"
 """Raw text that says why a collection ended early."""
+
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What Python raises over text of an unforeseen form, such as a list where an object was expected."""
 
 
 def stamp(stage: Stage, manifests: Manifests, scripts: Mapping[str, str], options: Mapping[str, Any]) -> Stamp:
@@ -27,11 +30,18 @@ def stamp(stage: Stage, manifests: Manifests, scripts: Mapping[str, str], option
 
 def observe(stage: Stage, raw: Mapping[str, str]) -> tuple[JSON | None, str]:
     """Observation, or None with the reason why there is none."""
+    return _read(stage, stage.parse, raw)
+
+
+def _read(stage: Stage, read: Callable[[Any], JSON], source: Mapping[str, Any]) -> tuple[JSON | None, str]:
     try:
-        return stage.parse(raw), ""
+        return read(source), ""
+    except Interrupted:
+        # A signal may come at any moment; it is no fault of the texts.
+        raise
     except LabError as error:
         return None, str(error)
-    except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
+    except MALFORMED as error:
         # Text of an unforeseen form must not cost the raw texts: they are sealed, and judged again when the parser can.
         return None, f"the {stage.name} stage's texts could not be read: {type(error).__name__}: {error}"
 
@@ -41,8 +51,8 @@ def judge(
 ) -> tuple[JSON | None, JSON]:
     """Observation and verdict record of one attempt. What ended the collection early, if anything, is in PROBLEM."""
     observation, reading = observe(stage, raw)
-    trouble = "; ".join(text for text in (raw.get(PROBLEM, "").strip(), reading) if text)
-    view = None if observation is None else stage.view(observation)
+    view, viewing = (None, "") if observation is None else _read(stage, stage.view, observation)
+    trouble = "; ".join(text for text in (raw.get(PROBLEM, "").strip(), reading, viewing) if text)
     verdicts = [
         claim_rules.judge(claim, cell, view, trouble)
         for claim in claims

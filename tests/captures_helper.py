@@ -91,11 +91,19 @@ def outcomes(stage: str, version: str, raw: Mapping[str, str]) -> dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A change to captured texts, and what each claim that it touches must become. The others keep their outcome."""
+    """A change to captured texts, and what each claim that it touches must become. The others keep their outcome.
+
+    ``only_where`` names a claim: the mutant means something only for versions for which that claim is made.
+    """
 
     name: str
     change: Callable[[Raw], None]
     verdicts: Mapping[str, str]
+    only_where: str | None = None
+
+    def fits(self, made: Sequence[str]) -> bool:
+        """Whether it touches one of the claims that are made for a version."""
+        return bool(set(self.verdicts) & set(made)) and self.only_where in (None, *made)
 
 
 def mutant_cases(stage: str, mutants: Sequence[Mutant]) -> list[Any]:
@@ -104,8 +112,16 @@ def mutant_cases(stage: str, mutants: Sequence[Mutant]) -> list[Any]:
         pytest.param(version, mutant, id=f"{version}-{mutant.name}")
         for version in versions(stage)
         for mutant in mutants
-        if set(mutant.verdicts) & set(applicable(stage, version))
+        if mutant.fits(applicable(stage, version))
     ]
+
+
+def check_shown(stage: str, version: str, raw: Mapping[str, str]) -> None:
+    """What a person reads of an observation is text, whatever the texts were: row and notes never raise."""
+    observation, _ = judge(registry.BY_NAME[stage], cell_of(version), raw, claims())
+    if observation is not None:
+        shown = registry.BY_NAME[stage].row(observation)
+        assert {type(text) for text in [*shown, *shown.values(), *registry.BY_NAME[stage].notes(observation)]} == {str}
 
 
 def check_mutant(stage: str, version: str, mutant: Mutant) -> None:
@@ -119,6 +135,7 @@ def check_mutant(stage: str, version: str, mutant: Mutant) -> None:
     assert set(wanted.values()) <= {"FALSIFIED", "UNKNOWN"}
     assert {before[claim] for claim in wanted} <= {"HELD", "MISSED"}
     assert after == {**before, **wanted}
+    check_shown(stage, version, changed)
 
 
 def edit_text(raw: Raw, name: str, old: str, new: str) -> None:
@@ -202,7 +219,14 @@ class Bench:
         self.controller.answer_when(lambda command: bool(kubectl_words(command)), self._kubectl)
         self.node_host.answer_when(lambda command: True, self._node)
         self._outputs: Raw = {}
-        node = Node(id="bench", provider="fake", folder=tmp_path, host=self.node_host, facts={})  # type: ignore[arg-type]
+        node = Node(
+            id="bench",
+            provider="fake",
+            folder=tmp_path,
+            host=self.node_host,  # type: ignore[arg-type]
+            facts={},
+            controller_address=None,
+        )
         cluster = Cluster(
             node=node,
             kubectl=Kubectl(host=self.controller, argv=("kubectl",), kubeconfig="/fake/kubeconfig"),

@@ -16,6 +16,7 @@ from lab.config import RunConfig
 from lab.model import EXIT_OK, Outcome, ResultsError, heaviest_code
 from lab.report.outcomes import outcome_exit_code
 from lab.report.phases import render_phases
+from lab.run_records import earlier_phases
 
 Versions = Annotated[str, typer.Option("--versions", help="Kubernetes versions, comma-separated: v1.36.3,v1.37.2")]
 Stages = Annotated[str, typer.Option("--stages", help="Some of class,kernel,quota,cpu,eviction (default: all).")]
@@ -104,10 +105,11 @@ def run(config: RunConfig, as_json: bool) -> None:
     130 interrupted.
     """
     tools = shared.make_tools(config)
+    before = {cell: earlier_phases(config.results, cell, config.stages, config.options) for cell in config.cells}
     with interrupts.raising():
         results = experiment.run(config, tools)
     for result in results:
-        shared.progress(f"\n{result.cell.name}\n{render_phases(result.phases)}")
+        shared.progress(f"\n{result.cell.name}\n{render_phases(result.phases, before[result.cell])}")
         if result.kept:
             shared.progress(f"kept: {result.kept}  (lab ssh {result.kept}; lab down {result.kept})")
         if result.problem is not None:

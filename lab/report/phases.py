@@ -33,11 +33,19 @@ def phase_table(phases: Mapping[str, float]) -> list[tuple[str, str]]:
     return [*rows, ("total", f"{total:.1f} s"), ("share in windows", share)]
 
 
-def render_phases(phases: Mapping[str, float]) -> str:
-    """The phase table as plain text, one line per row, times aligned to the right; ends with one newline."""
+def render_phases(phases: Mapping[str, float], before: Mapping[str, float] | None = None) -> str:
+    """The phase table as plain text, one line per row, times aligned to the right; ends with one newline.
+
+    ``before``: the phases of an earlier run of the same cell and stages, shown beside each row.
+    """
     rows = phase_table(phases)
     if not rows:
         return "no phase was timed\n"
+    earlier = dict(phase_table(before)) if before else {}
     left = max(len(name) for name, _ in rows)
     right = max(len(text) for _, text in rows)
-    return "".join(f"{name:<{left}}  {text:>{right}}\n" for name, text in rows)
+    lines = []
+    for name, text in rows:
+        was = f"  (before: {earlier[name]})" if name in earlier else ""
+        lines.append(f"{name:<{left}}  {text:>{right}}{was}\n")
+    return "".join(lines)

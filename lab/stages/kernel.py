@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lab import cgroups, qos
 from lab.parse.lines import Record, of_kind, records
-from lab.parse.pods import behaviour_on, container_id, parse_pods
+from lab.parse.pods import all_pods, behaviour_on, container_id, parse_pods
 from lab.qos import Behaviour
 from lab.quantity import cpu_milli, memory_bytes
 from lab.stages.context import StageContext
@@ -16,6 +16,8 @@ from lab.stages.qos_class import PODS, SCRIPTS
 
 FILES = ("cpu.weight", "cpu.max", "memory.max", "memory.min", "memory.low", "memory.high", "memory.swap.max")
 COMPARED = ("cpu_weight", "cpu_max", "memory_max")
+PROTECTION = ("memory_min", "memory_low", "memory_high", "memory_swap_max")
+"""Files that only MemoryQoS and swap change; shown when they differ from a node without either."""
 
 
 def collect(ctx: StageContext) -> None:
@@ -53,6 +55,7 @@ def parse(raw: Raw) -> Observation:
     return {
         "pods": result,
         "parents": parents,
+        "parents_expected": expected_parents(all_pods(raw["pods.json"]).values(), facts.cpus, behaviour),
         "capacity_bytes": capacity,
         "pod_formula": "linear (kubelet)",
         "container_formula": f"{formula.name} (runc {facts.runc})",
@@ -136,6 +139,30 @@ def expected(
     }
 
 
+def expected_parents(pods: Iterable[Mapping[str, Any]], cpus: int, behaviour: Behaviour) -> dict[str, int]:
+    """Weight of ``kubepods`` (all CPUs) and of both class slices (the Burstable pods' requests; the least).
+
+    Rests on ``setCPUCgroupConfig`` (pkg/kubelet/cm/qos_container_manager_linux.go). By systemd name; a slice without a
+    value here has no formula.
+    """
+    burstable = 0
+    for pod in pods:
+        if pod.get("status", {}).get("qosClass") == cgroups.BURSTABLE:
+            burstable += _pod_request_milli(pod["spec"], behaviour)
+    return {
+        "kubepods.slice": cgroups.weight_linear(cgroups.milli_cpu_to_shares(cpus * 1000)),
+        "kubepods-burstable.slice": cgroups.weight_linear(cgroups.milli_cpu_to_shares(burstable)),
+        "kubepods-besteffort.slice": cgroups.weight_linear(2),
+    }
+
+
+def _pod_request_milli(spec: Mapping[str, Any], behaviour: Behaviour) -> int:
+    block = spec.get("resources")
+    if behaviour is not Behaviour.BEFORE_1_34 and block is not None and qos.is_pod_level_resources_set(block):
+        return _amounts(block, "requests")["cpu"] or 0
+    return sum(_amounts(entry.get("resources", {}), "requests")["cpu"] or 0 for entry in spec["containers"])
+
+
 def _amounts(block: Mapping[str, Any], key: str) -> dict[str, int | None]:
     part = block.get(key) or {}
     return {
@@ -179,23 +206,52 @@ def mismatches(observation: Observation) -> list[str]:
     return found
 
 
+def unusual(observation: Observation) -> list[str]:
+    """Protection files that differ from a node without MemoryQoS and swap, and slice weights that no formula gives."""
+    found = []
+    for name, pod in observation["pods"].items():
+        for level in ("pod", "container"):
+            usual = {"memory_min": "0", "memory_low": "0", "memory_high": "max"}
+            # The kubelet forbids containers to swap; the pod above them has no limit of its own.
+            usual["memory_swap_max"] = "0" if level == "container" else "max"
+            for file in PROTECTION:
+                read = pod[level][file]
+                if read is not None and read != usual[file]:
+                    found.append(f"{name} {level} {file}: {read}, usual is {usual[file]}")
+    for slice_name, weight in observation["parents_expected"].items():
+        read = observation["parents"].get(slice_name, {}).get("cpu_weight")
+        if read is not None and read != weight:
+            found.append(f"{slice_name} cpu_weight: {read}, formula gives {weight}")
+    return found
+
+
 def row(observation: Observation) -> dict[str, str]:
-    """Per pod: pod weight / container weight, pod limits, oom_score_adj (oom_score)."""
+    """Per pod: weight of pod/container, CPU and memory limit of the pod, oom_score_adj and oom_score."""
     cells = {}
     for name, pod in observation["pods"].items():
-        cells[name] = "; ".join(
-            (
-                f"weight {_text(pod['pod']['cpu_weight'])}/{_text(pod['container']['cpu_weight'])}",
-                f"cpu.max {_text(pod['pod']['cpu_max'])}",
-                f"memory.max {_text(pod['pod']['memory_max'])}",
-                f"adj {_text(pod['oom_score_adj'])} (score {_text(pod['oom_score'])})",
-            )
+        level = pod["pod"]
+        cells[name] = (
+            f"weight {_text(level['cpu_weight'])}/{_text(pod['container']['cpu_weight'])}, "
+            f"cpu {_cpus(level['cpu_max'])}, mem {_mebibytes(level['memory_max'])}, "
+            f"adj {_text(pod['oom_score_adj'])} (score {_text(pod['oom_score'])})"
         )
     return cells
 
 
 def _text(value: Any) -> str:
     return "-" if value is None else str(value)
+
+
+def _cpus(value: str | None) -> str:
+    """cpu.max as CPUs."""
+    if value is None or value.startswith("max"):
+        return "-" if value is None else "max"
+    quota, period = value.split()
+    return f"{int(quota) / int(period):g}"
+
+
+def _mebibytes(value: str | None) -> str:
+    return _text(value) if value is None or not value.isdigit() else f"{int(value) / (1 << 20):g}Mi"
 
 
 def notes(observation: Observation) -> list[str]:
@@ -208,7 +264,7 @@ def notes(observation: Observation) -> list[str]:
         f"containers {observation['container_formula']}",
         f"slice weights: {weights}",
     ]
-    return said + [f"not explained: {text}" for text in mismatches(observation)]
+    return said + [f"not explained: {text}" for text in [*mismatches(observation), *unusual(observation)]]
 
 
 STAGE = Stage(

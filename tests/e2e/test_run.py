@@ -74,11 +74,13 @@ def test_ordinary_user_with_another_version(tmp_path: Path, artifacts: Path) -> 
     shutil.copytree(sysconfig.get_path("purelib"), packages, ignore=shutil.ignore_patterns("__pycache__", "*mypy*"))
     subprocess.run(["cp", "-r", str(artifacts), str(home / "artifacts")], check=True)
     subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", str(home)], check=True)
-    for folder in [tmp_path, *tmp_path.parents][:3]:
-        folder.chmod(folder.stat().st_mode | 0o011)
+    for folder in [tmp_path, *tmp_path.parents]:
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o011)
     argv = [
         "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
-        "env", "-i", "PATH=/usr/sbin:/usr/bin:/bin", f"HOME={home}", f"LAB_CACHE={home / 'cache'}", f"PYTHONPATH={project}:{packages}", python, "-m", "lab", "run",
+        "env", "-i", "PATH=/usr/sbin:/usr/bin:/bin", f"HOME={home}", f"LAB_CACHE={home / 'cache'}",
+        f"PYTHONPATH={project}:{packages}", python, "-m", "lab", "run",
         "--versions", "v1.37.2", "--quick", "--stages", "class", "--no-download", "--no-build", "--json",
         "--artifacts", str(home / "artifacts"), "--results", str(home / "results"),
     ]  # fmt: skip
