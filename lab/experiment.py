@@ -253,6 +253,9 @@ def _attempt(
     """Collect, store raw, parse, judge, seal."""
     cell = cluster.cell
     started = tools.clock()
+    uncountable = claim_history.uncountable_reasons(tools.claims, stage.name, cell, started)
+    if uncountable and not config.quick:
+        tools.progress(f"{cell.name}: stage {stage.name} will not count: {'; '.join(uncountable)}")
     writer = tools.store.begin(
         cell=cell,
         stage=stage.name,
@@ -261,7 +264,7 @@ def _attempt(
         run_id=run_id,
         started=_iso(started),
         smoke=config.quick,
-        uncountable=claim_history.uncountable_reasons(tools.claims, stage.name, cell, started),
+        uncountable=uncountable,
         extra={"seed": config.seed, "node": cluster.node.id},
     )
     try:

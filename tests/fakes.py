@@ -164,15 +164,24 @@ class Steps:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self._failures: list[tuple[str, int | None, BaseException]] = []
+        self._actions: list[tuple[str, Callable[[], None]]] = []
 
     def fail(self, step: str, error: BaseException, *, call: int | None = None) -> None:
         """Let ``step`` (``provider.create``, ``distro.install`` …) raise: always, or only at its Nth call (from 1)."""
         assert step in STEPS, f"no step {step}; there are {sorted(STEPS)}"
         self._failures.append((step, call, error))
 
+    def during(self, step: str, action: Callable[[], None]) -> None:
+        """Let something happen inside every call of ``step``: a signal, time that passes."""
+        assert step in STEPS, f"no step {step}; there are {sorted(STEPS)}"
+        self._actions.append((step, action))
+
     def enter(self, step: str, what: str) -> None:
         assert step in STEPS
         self.calls.append((step, what))
+        for name, action in self._actions:
+            if name == step:
+                action()
         number = self.names().count(step)
         for name, call, error in self._failures:
             if name == step and call in (None, number):

@@ -73,9 +73,13 @@ def checks() -> list[Check]:
 
 def _claim_check() -> Check:
     try:
-        claims = claim_history.read(project.find(Path.cwd()) / "CLAIM.md")
+        path = project.find(Path.cwd()) / "CLAIM.md"
     except LabError as error:
         return Check(name="CLAIM.md", state=str(error), fix="run inside the project")
+    try:
+        claims = claim_history.read(path)
+    except LabError as error:
+        return Check(name="CLAIM.md", state=str(error), fix=f"mend {path}")
     fix = "" if claims.state == "clean" else "commit CLAIM.md: results do not count otherwise"
     return Check(name="CLAIM.md", state=f"{len(claims.claims)} claims, {claims.state}", fix=fix)
 

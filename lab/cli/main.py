@@ -11,7 +11,7 @@ import typer
 from lab import __version__
 from lab.cli import doctor, nodes, shared, summary
 from lab.cli import run as run_verbs
-from lab.model import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LabError
+from lab.model import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LabError, NodeError
 
 app = typer.Typer(
     name="lab",
@@ -70,4 +70,7 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except LabError as error:
         return shared.fail(error)
+    except OSError as error:
+        # A file or folder of this machine; the text of an OSError names it.
+        return shared.fail(NodeError(f"this machine refused: {error}; mend that and run again"))
     return EXIT_OK

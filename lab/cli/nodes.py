@@ -11,7 +11,7 @@ import typer
 
 from lab.cli import shared
 from lab.host import Command
-from lab.model import UsageError
+from lab.model import LeftBehind, UsageError
 from lab.providers.qemu import folders
 
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Id as `lab nodes` shows it.")]
@@ -94,8 +94,17 @@ def down(
         raise UsageError("name nodes, or give --all")
     chosen = node or [guest.id for guest in provider.guests() if not guest.owner.is_alive()]
     for name in chosen:
-        provider.down(name)
-        shared.progress(f"removed {name}")
+        # All names first: a mistyped one must not be found when others are gone already.
+        folders.find(shared.cache_folder(), name)
+    stayed = []
+    for name in dict.fromkeys(chosen):
+        try:
+            provider.down(name)
+            shared.progress(f"removed {name}")
+        except LeftBehind as error:
+            stayed.append(str(error))
+    if stayed:
+        raise LeftBehind("\n".join(stayed))
 
 
 def gc(

@@ -13,7 +13,7 @@ from lab import experiment, interrupts, plan
 from lab.cli import shared
 from lab.cli.summary import write_summary
 from lab.config import RunConfig
-from lab.model import EXIT_OK, Outcome, ResultsError, heaviest_code
+from lab.model import EXIT_OK, EXIT_UNKNOWN, LabError, Outcome, heaviest_code
 from lab.report.outcomes import outcome_exit_code
 from lab.report.phases import render_phases
 from lab.run_records import earlier_phases
@@ -119,11 +119,12 @@ def run(config: RunConfig, as_json: bool) -> None:
     else:
         _print_verdicts(results)
     codes = [outcome_exit_code([verdict for result in results for verdict in result.verdicts])]
+    codes += [EXIT_UNKNOWN for result in results if result.failed_stages]
     codes += [result.problem.exit_code for result in results if result.problem is not None]
     if not config.quick and any(result.attempts for result in results):
         try:
             write_summary(config.results, config.project)
-        except ResultsError as error:
+        except LabError as error:
             codes.append(shared.fail(error))
     code = heaviest_code(codes)
     if code != EXIT_OK:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -37,7 +40,16 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard
 RESULTS = Path("results")
 DEFAULT_OPTIONS = {"quick": False, "reps": 3, "order": "random"}
 
-progress_console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+class _Progress(Console):
+    """Standard error. A reader that has gone away (``2>&1 | head``, a closed terminal) must not end a measurement."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on without a reader; the base class would end the program with the code of a falsified claim."""
+        self.quiet = True
+
+
+progress_console = _Progress(stderr=True, highlight=False, soft_wrap=True)
 data_console = Console(highlight=False, soft_wrap=True)
 
 
@@ -48,8 +60,13 @@ def cache_folder() -> Path:
 
 
 def progress(text: str) -> None:
-    """One line of progress on standard error."""
-    progress_console.print(text, markup=False)
+    """One line of progress on standard error; lost when that cannot be written (a full disk, no terminal)."""
+    _to_stderr(text)
+
+
+def _to_stderr(text: str, style: str | None = None) -> None:
+    with contextlib.suppress(OSError):
+        progress_console.print(text, markup=False, style=style)
 
 
 def timed_progress() -> Callable[[str], None]:
@@ -128,7 +145,11 @@ def make_config(
             raise UsageError(f"{flag} {value}: there is only {', '.join(known)}")
     if not 1 <= reps <= 50:
         raise UsageError(f"--reps {reps}: give 1 to 50")
-    names = tuple(part for part in stages.split(",") if part) if stages else tuple(registry.BY_NAME)
+    if max_minutes is not None and not (math.isfinite(max_minutes) and max_minutes > 0):
+        raise UsageError(f"--max-minutes {max_minutes:g}: give a number above 0")
+    if ssh_port is not None and not 1 <= ssh_port <= 65535:
+        raise UsageError(f"--ssh-port {ssh_port}: give 1 to 65535")
+    names = tuple(part for part in re.split(r"[,\s]+", stages) if part) or tuple(registry.BY_NAME)
     cells = make_cells(distro, versions, tuple(gate), tuple(gate_leg))
     if node is not None and len(cells) != 1:
         raise UsageError("--node takes one version, the one that runs on that node")
@@ -181,5 +202,5 @@ def today_stamps(folder: Path, options: dict[str, Any]) -> dict[str, Stamp]:
 
 def fail(error: LabError) -> int:
     """Print an error on standard error; its exit code."""
-    progress_console.print(f"error: {error}", markup=False, style="red")
+    _to_stderr(f"error: {error}", "red")
     return error.exit_code

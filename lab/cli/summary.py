@@ -29,25 +29,45 @@ def _claims(folder: Path | None) -> tuple[Path, ClaimFile]:
 
 def summary_text(results: Path, folder: Path | None) -> tuple[str, list[Verdict]]:
     """The summary of the stored results, and every verdict in it; ResultsError when they do not belong together."""
-    if not results.is_dir():
-        raise UsageError(f"--results {results}: no such folder")
+    _require_folder(results)
     found, claims = _claims(folder)
     store = Store(results)
-    attempts = [*store.attempts(), *store.attempts(smoke=True)]
-    notes = results / NOTES
-    partial = {str(path.relative_to(results)): "never finished" for path in store.partials()}
-    selection = comparability.select(attempts, partial)
-    verdicts = [
-        Verdict.from_json(entry) for attempt in selection.attempts for entry in attempt.verdict.get("verdicts", [])
-    ]
+    # Smoke and unfinished attempts are no results: a summary that named them would differ from checkout to checkout.
+    selection = comparability.select(store.attempts())
+    _require_current(selection)
+    verdicts = [verdict for attempt in selection.attempts for verdict in comparability.verdicts_of(attempt)]
     text = render(
         selection,
         registry.BY_NAME,
         {claim.id: claim.title for claim in claims.claims},
         _stamps_today(found, selection),
-        notes.read_text() if notes.exists() else "",
+        _notes(results / NOTES),
     )
     return text, verdicts
+
+
+def _require_folder(results: Path) -> None:
+    if not results.is_dir():
+        raise UsageError(f"--results {results}: no such folder; name the one that holds the stored results")
+
+
+def _notes(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
+
+
+def _require_current(selection: comparability.Selection) -> None:
+    """ResultsError when an observation was read by another version of its stage's parser than this lab has."""
+    old = [
+        f"{attempt.cell.name}/{attempt.stage}/{attempt.number:04d}"
+        for attempt in selection.attempts
+        if attempt.stage in registry.BY_NAME
+        and attempt.verdict.get("judge_version") != registry.BY_NAME[attempt.stage].judge_version
+    ]
+    if old:
+        raise ResultsError(f"read by another version of the lab: {', '.join(old)}; run `lab judge` first")
 
 
 def _stamps_today(folder: Path, selection: comparability.Selection) -> dict[str, Stamp]:
@@ -68,6 +88,9 @@ def write_summary(results: Path, folder: Path | None) -> list[Verdict]:
     text, verdicts = summary_text(results, folder)
     write_whole(results / SUMMARY, text)
     shared.progress(f"wrote {results / SUMMARY}")
+    unfinished = Store(results).partials()
+    if unfinished:
+        shared.progress(f"{len(unfinished)} unfinished attempts are left out: {', '.join(map(str, unfinished))}")
     return verdicts
 
 
@@ -84,7 +107,7 @@ def summary(
     if check:
         text, _ = summary_text(results, project)
         path = results / SUMMARY
-        if not path.exists() or path.read_text() != text:
+        if not path.is_file() or path.read_bytes() != text.encode("utf-8", errors="surrogateescape"):
             shared.progress(f"{path} is out of date; `lab summary` writes it anew")
             raise typer.Exit(EXIT_FALSIFIED)
         shared.progress(f"{path} is what the stored results give")
@@ -96,8 +119,7 @@ def summary(
 
 def verify(results: shared.ResultsOption = shared.RESULTS) -> None:
     """Check every stored attempt against its checksums and its stamp. Exit 4 when one is damaged."""
-    if not results.is_dir():
-        raise UsageError(f"--results {results}: no such folder")
+    _require_folder(results)
     store = Store(results)
     problems = store.verify()
     for problem in problems:
@@ -121,6 +143,7 @@ def judge(
 
     A claim that was committed after an attempt had started cannot be held by it: its verdict is UNKNOWN.
     """
+    _require_folder(results)
     _, claims = _claims(project)
     store = Store(results)
     changes: list[dict[str, Any]] = []

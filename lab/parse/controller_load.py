@@ -23,6 +23,8 @@ def between(snapshots: Sequence[Mapping[str, Any]], start: float, end: float) ->
         return None
     first, last = before[-1], after[0]
     seconds = last["wall"] - first["wall"]
+    if seconds <= 0:
+        return None
     waits: list[float | None] = []
     for name in sorted(set(first["vcpus"]) | set(last["vcpus"])):
         then, now = first["vcpus"].get(name), last["vcpus"].get(name)

@@ -12,7 +12,7 @@ from lab.qos import Behaviour
 from lab.quantity import cpu_milli, memory_bytes
 from lab.stages.context import StageContext
 from lab.stages.contract import Observation, Raw, Stage
-from lab.stages.qos_class import PODS, SCRIPTS
+from lab.stages.qos_class import PODS, SCRIPTS, in_order
 
 FILES = ("cpu.weight", "cpu.max", "memory.max", "memory.min", "memory.low", "memory.high", "memory.swap.max")
 COMPARED = ("cpu_weight", "cpu_max", "memory_max")
@@ -228,7 +228,7 @@ def unusual(observation: Observation) -> list[str]:
 def row(observation: Observation) -> dict[str, str]:
     """Per pod: weight of pod/container, CPU and memory limit of the pod, oom_score_adj and oom_score."""
     cells = {}
-    for name, pod in observation["pods"].items():
+    for name, pod in in_order(observation["pods"]):
         level = pod["pod"]
         cells[name] = (
             f"weight {_text(level['cpu_weight'])}/{_text(pod['container']['cpu_weight'])}, "
@@ -271,7 +271,7 @@ STAGE = Stage(
     name="kernel",
     title="Kernel numbers: weights, limits and OOM values",
     version=1,
-    judge_version=1,
+    judge_version=2,
     cases=(*PODS, "critical", "namespace"),
     scripts=SCRIPTS,
     params=lambda options: {},

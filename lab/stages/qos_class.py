@@ -52,9 +52,14 @@ def view(observation: Observation) -> dict[str, Any]:
     return {"pods": pods, "agree": all(first == second for first, second in pairs) if known else None}
 
 
+def in_order(pods: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The six pods in the order of PODS, whatever the order in which they were stored."""
+    return [(name, pods[name]) for name in PODS if name in pods]
+
+
 def row(observation: Observation) -> dict[str, str]:
     """One column per pod: the class, or both where status and cgroup path differ."""
-    return {name: class_text(pod) for name, pod in observation["pods"].items()}
+    return {name: class_text(pod) for name, pod in in_order(observation["pods"])}
 
 
 def class_text(pod: Mapping[str, Any]) -> str:

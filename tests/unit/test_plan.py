@@ -1,0 +1,88 @@
+"""The plan of a run: attempts in order, folders, and totals that add up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab import plan
+from lab.config import RunConfig, make_cells
+from lab.model import Stamp, UsageError
+from lab.stages import registry
+
+STAMPS = {stage.name: Stamp(inputs={"stage": stage.name}) for stage in registry.STAGES}
+CONFIG = RunConfig(
+    cells=make_cells("upstream", "v1.36.3,v1.37.2", (), ("v1.37.2:A=false",)),
+    stages=("class", "quota"), provider="qemu", distro="upstream", results=Path("results"), project=Path("."),
+    cache=Path("/c"), keep="never", seed=1, quick=False, reps=3, order="random",
+)  # fmt: skip
+
+
+def seconds(config, *names):
+    return sum(registry.BY_NAME[name].budget_s(config.options) for name in names)
+
+
+def test_every_attempt_in_running_order():
+    planned = plan.make(CONFIG, STAMPS)
+    assert [(entry.cell, entry.stage) for entry in planned] == [
+        (cell, stage)
+        for cell in ("upstream-v1.36.3", "upstream-v1.37.2", "upstream-v1.37.2+A=false")
+        for stage in ("class", "quota")
+    ]
+
+
+def test_the_order_of_stages_is_the_labs_and_not_the_flags():
+    config = replace(CONFIG, stages=("quota", "class"), cells=CONFIG.cells[:1])
+    assert [entry.stage for entry in plan.make(config, STAMPS)] == ["class", "quota"]
+
+
+def test_folder_and_stamp():
+    first = plan.make(CONFIG, STAMPS)[0]
+    assert first.folder == "results/upstream-v1.36.3/class/"
+    assert first.stamp == STAMPS["class"].digest[:12]
+
+
+def test_a_quick_run_goes_beside_the_results():
+    folders = [entry.folder for entry in plan.make(replace(CONFIG, quick=True), STAMPS)]
+    assert all(folder.startswith("results/_smoke/upstream-") for folder in folders)
+
+
+def test_the_total_is_stages_and_one_node_a_cell():
+    planned = plan.make(CONFIG, STAMPS)
+    nodes = 3 * (plan.BOOT_BUDGET_S + plan.INSTALL_BUDGET_S)
+    assert plan.total_seconds(CONFIG, planned) == 3 * seconds(CONFIG, "class", "quota") + nodes
+
+
+def test_a_kept_node_costs_no_boot():
+    config = replace(CONFIG, node="n-1", cells=CONFIG.cells[:1])
+    planned = plan.make(config, STAMPS)
+    assert plan.total_seconds(config, planned) == seconds(config, "class", "quota")
+    assert plan.as_json(config, planned)["nodes"] == 0
+
+
+@pytest.mark.parametrize("stage", [stage.name for stage in registry.STAGES])
+def test_more_repetitions_never_take_less_time_and_quick_never_more(stage):
+    few, many, quick = (
+        seconds(config, stage) for config in (CONFIG, replace(CONFIG, reps=10), replace(CONFIG, quick=True, reps=1))
+    )
+    assert 0 < quick <= few <= many
+
+
+def test_all_of_it_as_json():
+    planned = plan.make(CONFIG, STAMPS)
+    data = json.loads(json.dumps(plan.as_json(CONFIG, planned)))
+    assert (data["provider"], data["distro"], data["nodes"]) == ("qemu", "upstream", 3)
+    assert data["minutes"] == round(plan.total_seconds(CONFIG, planned) / 60, 1)
+    assert len(data["attempts"]) == 6
+    assert data["attempts"][0] == {
+        "cell": "upstream-v1.36.3", "stage": "class", "seconds": seconds(CONFIG, "class"),
+        "folder": "results/upstream-v1.36.3/class/", "stamp": STAMPS["class"].digest[:12],
+    }  # fmt: skip
+
+
+def test_an_unknown_stage_names_those_that_exist():
+    with pytest.raises(UsageError, match=r"unknown stage klass; there are: class, "):
+        plan.make(replace(CONFIG, stages=("klass",)), STAMPS)
