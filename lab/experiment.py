@@ -273,7 +273,8 @@ def _attempt(
         attempt = writer.seal(observation=observation, verdict=record, finished=_iso(tools.clock()))
     except (Interrupted, ResultsError):
         # Nobody measured to the end: what was said so far stays in the unfinished folder and counts for nothing.
-        _note(journal, result, "unfinished", attempt=str(writer.path.relative_to(tools.store.root)))
+        if writer.path.exists():
+            _note(journal, result, "unfinished", attempt=str(writer.path.relative_to(tools.store.root)))
         raise
     result.attempts.append(attempt.path)
     result.verdicts += [Verdict.from_json(entry) for entry in record["verdicts"]]

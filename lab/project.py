@@ -21,6 +21,12 @@ def find(start: Path, given: Path | None = None) -> Path:
 
 
 def node_scripts(project: Path) -> dict[str, str]:
-    """Text of every node program by file name."""
-    folder = project / "node-scripts"
-    return {path.name: path.read_text() for path in sorted(folder.iterdir()) if path.suffix in (".py", ".sh")}
+    """Text of every node program by file name; UsageError names one that cannot be read as UTF-8."""
+    scripts = {}
+    for path in sorted((project / "node-scripts").iterdir()):
+        if path.suffix in (".py", ".sh"):
+            try:
+                scripts[path.name] = path.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise UsageError(f"{path} is not UTF-8 text: {error}") from error
+    return scripts

@@ -79,7 +79,7 @@ def logs(
     found = provider.attach(node)
     argv = ("journalctl", "-u", unit, "-n", str(lines), "--no-pager", "-o", "short-precise")
     try:
-        typer.echo(found.host.run(Command(argv=argv, timeout_s=60)).stdout)
+        typer.echo(found.host.run(Command(argv=argv, timeout_s=60)).stdout, nl=False)
     finally:
         provider.keep(found, place.kept_until_s)
 

@@ -17,6 +17,7 @@ import platformdirs
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from lab import claim_history, judging, project
 from lab.artifacts import Sources, load_releases, resolve_upstream
@@ -38,6 +39,7 @@ ProjectOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 RESULTS = Path("results")
+UNBOUNDED_COLUMNS = 1 << 16
 DEFAULT_OPTIONS = {"quick": False, "reps": 3, "order": "random"}
 
 
@@ -86,13 +88,15 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Data as a table on standard output."""
+    """Data as a table on standard output: as wide as it must be, or folded to the width of a terminal; never cut."""
     table = Table(title=title, title_justify="left")
     for column in columns:
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*row)
-    data_console.print(table)
+        # A text from a node may hold what looks like rich's markup.
+        table.add_row(*(Text(text) for text in row))
+    console = data_console if data_console.is_terminal else Console(highlight=False, width=UNBOUNDED_COLUMNS)
+    console.print(table, soft_wrap=False)
 
 
 def artifacts_sources(folder: Path | None, *, download: bool, build: bool) -> Sources:

@@ -1,0 +1,306 @@
+"""`lab nodes`, `ssh`, `logs`, `down` and `gc` on folders of guests with real processes in place of QEMU."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+
+import pytest
+
+from lab import processes
+from lab.providers.qemu import folders
+from tests.projects import make_bench
+from tests.ssh_server import SshServer
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch, capfd):
+    return make_bench(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def guests(bench):
+    """Makes guests, each with a process that carries its mark, and ends those processes after the test."""
+    made = Guests(bench.root / "cache")
+    yield made
+    made.end()
+
+
+class Guests:
+    def __init__(self, cache):
+        self.cache = cache
+        self.started = {}
+
+    def make(self, name, *, owner="me", kept_for_s=0.0):
+        """A guest of this process, or of a process that is dead."""
+        guest = folders.make(self.cache, name, "r1")
+        sleep = str(shutil.which("sleep"))
+        self.started[guest.id] = processes.start([sleep, "1000"], folder=guest.folder, log=guest.folder / "qemu.log")
+        path = guest.folder / "owner.json"
+        data = json.loads(path.read_text())
+        data["kept_until_s"] = time.time() + kept_for_s if kept_for_s else 0.0
+        if owner == "dead":
+            # No process started before the machine did.
+            data |= {"pid": 1, "start_ticks": -1}
+        path.write_text(json.dumps(data))
+        return guest
+
+    def runs(self, guest):
+        return self.started[guest.id].poll() is None and guest.folder.exists()
+
+    def is_gone(self, guest):
+        return self.started[guest.id].wait(timeout=30) is not None and not guest.folder.exists()
+
+    def end(self):
+        for process in self.started.values():
+            process.kill()
+            process.wait(timeout=30)
+
+
+# --- nodes
+
+
+def test_no_nodes(bench):
+    ended = bench.lab("nodes")
+    assert ended.code == 0
+    assert bench.lab("nodes", "--json").json() == []
+    assert not (bench.root / "cache").exists(), "looking makes no folder"
+
+
+def test_nodes_shows_what_becomes_of_each(bench, guests):
+    guests.make("used")
+    guests.make("kept", owner="dead", kept_for_s=5 * HOUR_S)
+    guests.make("late", owner="dead")
+    ended = bench.lab("nodes")
+    assert ended.code == 0
+    (used,) = [line for line in ended.out.splitlines() if "used-r1" in line]
+    (kept,) = [line for line in ended.out.splitlines() if "kept-r1" in line]
+    (late,) = [line for line in ended.out.splitlines() if "late-r1" in line]
+    assert "in use" in used
+    assert str(os.getpid()) in used
+    assert "kept for 5.0 h more" in kept
+    assert "left over (lab gc removes it)" in late
+    listed = {entry["id"]: entry for entry in bench.lab("nodes", "--json").json()}
+    assert {name: entry["owner_alive"] for name, entry in listed.items()} == {
+        "used-r1": True,
+        "kept-r1": False,
+        "late-r1": False,
+    }
+    assert listed["used-r1"]["owner_pid"] == os.getpid()
+    assert listed["kept-r1"]["kept_until_s"] > time.time()
+
+
+# --- gc
+
+
+def test_gc_removes_what_dead_runs_left_and_nothing_else(bench, guests):
+    used, kept = guests.make("used"), guests.make("kept", owner="dead", kept_for_s=HOUR_S)
+    late, damaged = guests.make("late", owner="dead"), guests.make("damaged")
+    (damaged.folder / "owner.json").write_text("{")
+    dry = bench.lab("gc", "--dry-run")
+    assert (dry.code, dry.out) == (0, "")
+    assert dry.err == "would remove damaged-r1\nwould remove late-r1\n"
+    assert all(guests.runs(guest) for guest in (used, kept, late, damaged))
+    assert bench.lab("gc", "--dry-run", "--json").json() == {"dry_run": True, "removed": ["damaged-r1", "late-r1"]}
+    ended = bench.lab("gc")
+    assert (ended.code, ended.err) == (0, "removed damaged-r1\nremoved late-r1\n")
+    assert guests.is_gone(late)
+    assert guests.is_gone(damaged)
+    assert guests.runs(used)
+    assert guests.runs(kept)
+    assert bench.lab("gc").err == "nothing is left over\n"
+    assert bench.lab("gc", "--json").json() == {"dry_run": False, "removed": []}
+
+
+def test_gc_names_what_will_not_go_and_removes_the_rest(bench, guests, monkeypatch):
+    one, two = guests.make("one", owner="dead"), guests.make("two", owner="dead")
+    stubborn(monkeypatch, one)
+    ended = bench.lab("gc")
+    assert ended.code == 6
+    assert "node one-r1: processes 4242 would not end" in ended.error
+    assert str(one.folder) in ended.error
+    assert guests.is_gone(two)
+
+
+def stubborn(monkeypatch, guest):
+    """Let the processes of one guest survive every signal."""
+    real = processes.end_marked
+
+    def end_marked(folder, **settings):
+        if folder == guest.folder:
+            return [processes.Identity(pid=4242, start_ticks=1)]
+        return real(folder, **settings)
+
+    monkeypatch.setattr(processes, "end_marked", end_marked)
+
+
+# --- down
+
+
+def test_down_by_name(bench, guests):
+    one, two = guests.make("one"), guests.make("two", owner="dead", kept_for_s=HOUR_S)
+    ended = bench.lab("down", "two-r1")
+    assert (ended.code, ended.out, ended.err) == (0, "", "removed two-r1\n")
+    assert guests.is_gone(two)
+    assert guests.runs(one)
+
+
+def test_down_all_spares_what_a_running_lab_uses(bench, guests):
+    used, kept = guests.make("used"), guests.make("kept", owner="dead", kept_for_s=HOUR_S)
+    assert bench.lab("down", "--all").code == 0
+    assert guests.is_gone(kept)
+    assert guests.runs(used)
+    assert bench.lab("down", "--all").code == 0, "nothing more to do is no error"
+
+
+@pytest.mark.parametrize("words", [[], ["one-r1", "--all"]])
+def test_down_wants_names_or_all(bench, guests, words):
+    guest = guests.make("one", owner="dead")
+    ended = bench.lab("down", *words)
+    assert ended.code == 2
+    assert ended.error == "name nodes, or give --all"
+    assert guests.runs(guest)
+
+
+def test_a_mistyped_name_is_found_before_anything_is_removed(bench, guests):
+    guest = guests.make("one")
+    ended = bench.lab("down", "one-r1", "tow-r1")
+    assert ended.code == 2
+    assert "no node 'tow-r1'; there are: one-r1" in ended.error
+    assert guests.runs(guest)
+
+
+def test_down_goes_on_past_a_node_that_will_not_go(bench, guests, monkeypatch):
+    one, two = guests.make("one"), guests.make("two")
+    stubborn(monkeypatch, one)
+    ended = bench.lab("down", "one-r1", "two-r1", "one-r1")
+    assert ended.code == 6
+    assert ended.error.count("processes 4242 would not end") == 1
+    assert guests.is_gone(two)
+
+
+# --- ssh
+
+
+@pytest.fixture
+def booted(bench, guests, tmp_path):
+    """A kept guest whose SSH port is that of a real server, and that server."""
+    server = SshServer(tmp_path / "server").start()
+    guest = guests.make("node", owner="dead", kept_for_s=HOUR_S)
+    shutil.copyfile(server.identity, guest.folder / "id_ed25519")
+    (guest.folder / "id_ed25519").chmod(0o600)
+    facts = {"ssh_port": str(server.port), "host_key": server.host_key.strip(), "pid": "1"}
+    (guest.folder / "node.json").write_text(json.dumps(facts))
+    yield guest, server
+    server.stop()
+
+
+def programs(bench, monkeypatch, **scripts):
+    """A PATH that holds these shell scripts and what the program itself needs."""
+    folder = bench.root / "bin"
+    folder.mkdir()
+    for name in ("git", "timeout", "sh"):
+        (folder / name).symlink_to(str(shutil.which(name)))
+    for name, text in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+class Replaced(Exception):
+    """Stands for the program that takes this one's place."""
+
+
+def test_ssh_becomes_a_client_with_the_pinned_host_key(bench, booted, monkeypatch):
+    guest, server = booted
+    calls = []
+
+    def execvp(name, argv):
+        calls.append((name, argv))
+        raise Replaced
+
+    monkeypatch.setattr(os, "execvp", execvp)
+    with pytest.raises(Replaced):
+        bench.lab("ssh", "node-r1", "ls", "-l", "/")
+    ((name, argv),) = calls
+    assert name == argv[0] == "ssh"
+    assert argv[-4:] == ["root@127.0.0.1", "ls", "-l", "/"]
+    assert argv[argv.index("-p") + 1] == str(server.port)
+    assert argv[argv.index("-i") + 1] == str(guest.folder / "id_ed25519")
+    known = guest.folder / "known_hosts"
+    assert {f"UserKnownHostsFile={known}", "StrictHostKeyChecking=yes", "IdentitiesOnly=yes"} <= set(argv)
+    assert known.read_text() == f"[127.0.0.1]:{server.port} {server.host_key.strip()}\n"
+
+
+def test_ssh_without_a_client(bench, booted, monkeypatch):
+    programs(bench, monkeypatch)
+    ended = bench.lab("ssh", "node-r1")
+    assert ended.code == 2
+    assert "cannot run ssh" in ended.error
+    assert "install the OpenSSH client" in ended.error
+
+
+@pytest.mark.parametrize("verb", ["ssh", "logs"])
+def test_an_unknown_node(bench, guests, verb):
+    ended = bench.lab(verb, "node-r1")
+    assert ended.code == 2
+    assert "no node 'node-r1'; there are: none (see `lab nodes`)" in ended.error
+    guests.make("other")
+    assert "there are: other-r1" in bench.lab(verb, "node-r1").error
+
+
+@pytest.mark.parametrize(("verb", "code"), [("ssh", 2), ("logs", 5)])
+def test_a_node_that_never_finished_booting(bench, guests, verb, code):
+    guests.make("node", owner="dead", kept_for_s=HOUR_S)
+    ended = bench.lab(verb, "node-r1")
+    assert ended.code == code
+    assert "`lab down node-r1` removes it" in ended.error
+
+
+# --- logs
+
+
+def test_logs_of_a_kept_node(bench, booted, monkeypatch):
+    guest, server = booted
+    programs(bench, monkeypatch, journalctl='echo "journal of $2, $4 lines"')
+    before = folders.find(bench.root / "cache", guest.id)
+    ended = bench.lab("logs", "node-r1")
+    assert (ended.code, ended.out, ended.err) == (0, "journal of lab-kubelet, 200 lines\n", "")
+    assert "journal of containerd, 5 lines" in bench.lab("logs", "node-r1", "--unit", "containerd", "--lines", "5").out
+    after = folders.find(bench.root / "cache", guest.id)
+    assert after.kept_until_s == before.kept_until_s, "looking does not change how long a node is kept"
+    assert server.connections == 2
+
+
+def test_logs_of_a_unit_that_fails(bench, booted, monkeypatch):
+    guest, _ = booted
+    programs(bench, monkeypatch, journalctl="echo 'no such unit' >&2; exit 1")
+    ended = bench.lab("logs", "node-r1", "--unit", "nothing")
+    assert ended.code == 5
+    assert ended.out == ""
+    assert "no such unit" in ended.error
+    assert folders.find(bench.root / "cache", guest.id).kept_until_s > time.time()
+
+
+def test_logs_of_a_node_whose_machine_is_gone(bench, booted):
+    guest, server = booted
+    server.stop()
+    ended = bench.lab("logs", "node-r1")
+    assert ended.code == 5
+    assert "node-r1 at [127.0.0.1]" in ended.error
+    assert folders.find(bench.root / "cache", guest.id).kept_until_s > time.time()
+
+
+def test_a_node_that_another_lab_uses(bench, booted):
+    guest, _ = booted
+    path = guest.folder / "owner.json"
+    other = processes.identity(os.getppid())
+    assert other is not None
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": other.pid, "start_ticks": other.start_ticks}))
+    ended = bench.lab("logs", "node-r1")
+    assert ended.code == 2
+    assert f"node node-r1 is in use by process {other.pid}" in ended.error
