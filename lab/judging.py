@@ -10,6 +10,7 @@ from lab import claims as claim_rules
 from lab.claims import Claim
 from lab.manifests import Manifests
 from lab.model import JSON, Cell, Interrupted, LabError, Stamp, Verdict, sha256_text
+from lab.parse.node_facts import feature_gates
 from lab.stages.contract import Stage
 
 PROBLEM = "problem.txt"
@@ -51,14 +52,31 @@ def judge(
 ) -> tuple[JSON | None, JSON]:
     """Observation and verdict record of one attempt. What ended the collection early, if anything, is in PROBLEM."""
     observation, reading = observe(stage, raw)
-    view, viewing = (None, "") if observation is None else _read(stage, stage.view, observation)
-    trouble = "; ".join(text for text in (raw.get(PROBLEM, "").strip(), reading, viewing) if text)
+    contradiction = gate_contradiction(cell, raw)
+    seen = observation is not None and not contradiction
+    view, viewing = _read(stage, stage.view, observation or {}) if seen else (None, "")
+    trouble = "; ".join(text for text in (raw.get(PROBLEM, "").strip(), reading, contradiction, viewing) if text)
     verdicts = [
         claim_rules.judge(claim, cell, view, trouble)
         for claim in claims
         if claim.stage == stage.name and claim_rules.applies(claim, cell)
     ]
     return observation, verdict_record(stage, verdicts, trouble)
+
+
+def gate_contradiction(cell: Cell, raw: Mapping[str, str]) -> str:
+    """What a component's own metrics say against the gates of this cell; empty when nothing does."""
+    for component in ("apiserver", "kubelet"):
+        found = feature_gates(raw.get(f"gates-{component}.txt", ""))
+        base = cell.gate("PodLevelResources", component, cell.minor >= 34)
+        told = {"PodLevelResources": base}
+        if base:  # with it off, the gates that depend on it are switched off as well
+            fix = "PodLevelResourcesFixKubeletQOSClass"
+            told[fix] = cell.gate(fix, component, cell.minor >= 37)
+        for name, value in told.items():
+            if found.get(name, value) is not value:
+                return f"the {component} had {name}={str(found[name]).lower()}, which is not so in {cell.name}"
+    return ""
 
 
 def verdict_record(stage: Stage, verdicts: Sequence[Verdict], problem: str) -> JSON:

@@ -31,8 +31,12 @@ BUSY_PROCESSES = {"target": 1, "neighbour": 2}
 USED = ("target-container", "target-pod", "neighbour-pod", "kubepods")
 
 
-def parse_window(text: str, load: str | None, params: Mapping[str, Any]) -> dict[str, Any]:
+def parse_window(
+    text: str, load: str | None, params: Mapping[str, Any], target: str | None = None
+) -> dict[str, Any]:
     """One window: cores by cgroup (None where a counter was not there), states, and ``why_not`` (empty: it counts).
+
+    ``target`` is the UID of the pod that the window must be of; None: of any.
 
     Texts that cannot be read make a window that does not count, with the reason; they never void the other windows.
     """
@@ -40,13 +44,15 @@ def parse_window(text: str, load: str | None, params: Mapping[str, Any]) -> dict
         found = records(text, "cpu-window", 2)
         if not found[-1]["ok"]:
             return _unread(found[-1]["reason"])
+        if target not in (None, found[0]["options"]["target"]):
+            return _unread(f"the window is of another pod, {found[0]['options']['target']}")
         samples = of_kind(found, "sample")
         if len(samples) < 2:
             return _unread("fewer than two samples")
         before, after = of_kind(found, "before")[0], of_kind(found, "after")[0]
         snapshots = json.loads(load or "")["snapshots"]
-        return _measured(samples, before, after, found[-1], snapshots, params)
-    except (ParseError, ValueError, KeyError, IndexError, TypeError, ZeroDivisionError) as error:
+        return _measured(samples, found[0], before, after, found[-1], snapshots, params)
+    except (ParseError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return _unread(f"{type(error).__name__}: {error}")
 
 
@@ -56,6 +62,7 @@ def _unread(reason: str) -> dict[str, Any]:
 
 def _measured(
     samples: Sequence[Record],
+    begin: Record,
     before: Record,
     after: Record,
     end: Record,
@@ -64,8 +71,10 @@ def _measured(
 ) -> dict[str, Any]:
     first, last = samples[0], samples[-1]
     seconds = last["mono"] - first["mono"]
-    # The node's clock to the controller's: the last snapshot was taken when the node's program had just ended.
-    offset = snapshots[-1]["wall"] - end["t"]
+    # The node's clock to the controller's: the same, but for what the snapshots around the program rule out. It began
+    # after the first one and ended before the last, which was taken after its output had been fetched (seconds later).
+    least, most = snapshots[0]["wall"] - begin["t"], snapshots[-1]["wall"] - end["t"]
+    offset = min(max(0.0, least), most)
     result: dict[str, Any] = {
         "cores": {
             name: _cores(start, last["usage_usec"].get(name), seconds) for name, start in first["usage_usec"].items()
@@ -117,6 +126,7 @@ def why_not(window: Mapping[str, Any], params: Mapping[str, Any]) -> list[str]:
     unread = [name for name in USED if cores.get(name) is None]
     if unread:
         return [f"usage was not read: {', '.join(unread)}"]
+    reasons += [f"the usage of {name} ran backwards" for name in USED if cores[name] < 0]
     if window["busy"] < MIN_BUSY:
         reasons.append(f"CPU was busy only {window['busy']:.0%} of the window")
     reasons += [

@@ -88,7 +88,10 @@ def _order(events: Sequence[EvictionEvent], names: Sequence[str], problems: list
     order: list[str] = []
     first_ranking: list[str] | None = None
     head: str | None = None
+    resource: str | None = None
     for event in events:
+        if event.kind in ("reclaim", "must_evict"):
+            resource = event.detail["resourceName"]
         if event.kind == "ranked":
             ranked = [name for name in (_mine(pod) for pod in event.pods) if name is not None]
             first_ranking = first_ranking if first_ranking is not None else ranked
@@ -96,12 +99,14 @@ def _order(events: Sequence[EvictionEvent], names: Sequence[str], problems: list
         elif event.kind == "evicted" and (name := _mine(event.pods[0])) is not None:
             if name != head:
                 problems.append(f"{name} was evicted, but the ranking before named {head} as next")
+            if resource not in (None, "memory"):
+                problems.append(f"{name} was evicted to reclaim {resource}")
             order.append(name)
     whole = sorted(order) == sorted(names)
     if not whole:
         problems.append(f"the log shows evictions of {order or 'no pod'}, expected all of {sorted(names)}")
     complete_ranking = first_ranking is not None and sorted(first_ranking) == sorted(names)
-    consistent = not any("ranking before" in problem for problem in problems)
+    consistent = not any("was evicted" in problem for problem in problems)
     return {
         "order": order if whole and consistent else None,
         "first_ranking": first_ranking if complete_ranking else None,
@@ -180,6 +185,8 @@ def _held(hog: Sequence[Record], first_eviction_s: float | None) -> tuple[bool |
     start = _pressed_at(hog)
     if start is None or first_eviction_s is None:
         return None, "not known"
+    if [record["watcher_status"] for record in of_kind(hog, "release")] != [0]:
+        return None, "not known: the watcher did not end well"
     values = sorted(
         record["mem_available_kib"] / 1024
         for record in of_kind(hog, "sample")

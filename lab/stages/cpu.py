@@ -13,6 +13,7 @@ from typing import Any
 
 from lab import cgroups, controller_load, stats
 from lab.parse import cpu_window
+from lab.parse.pods import parse_pods
 from lab.stages.context import StageContext, Started
 from lab.stages.contract import Observation, Raw, Stage
 
@@ -85,10 +86,11 @@ def parse(raw: Raw) -> Observation:
                 for number, label in labels.items()
                 if f"window-{label}.jsonl" in raw
             ]
+            uid = parse_pods(raw[f"pods-{pair}-{name}.json"])[name]["metadata"]["uid"] if tries else None
             if not tries:
                 windows.append({**facts, "try": None, "cores": {}, "why_not": ["the window was not run"]})
             windows += [
-                {**facts, "try": number, **cpu_window.parse_window(text, load, plan["params"])}
+                {**facts, "try": number, **cpu_window.parse_window(text, load, plan["params"], uid)}
                 for number, text, load in tries
             ]
     slots = [[pair, name] for pair, names in enumerate(plan["orders"], start=1) for name in names]
@@ -237,7 +239,7 @@ STAGE = Stage(
     name="cpu",
     title="CPU beside a busy neighbour",
     version=1,
-    judge_version=1,
+    judge_version=2,
     cases=(NEIGHBOUR, CONTROL, EMPTY, "critical", "namespace"),
     scripts=("labnode.py", "cpu_window.py", "pod_signal.py", "oci_image.py", "node_facts.sh"),
     params=params,

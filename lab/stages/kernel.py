@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -244,10 +245,10 @@ def _text(value: Any) -> str:
 
 def _cpus(value: str | None) -> str:
     """cpu.max as CPUs."""
-    if value is None or value.startswith("max"):
-        return "-" if value is None else "max"
-    quota, period = value.split()
-    return f"{int(quota) / int(period):g}"
+    match = re.fullmatch(r"(\d+) ([1-9]\d*)", value or "")
+    if match is not None:
+        return f"{int(match[1]) / int(match[2]):g}"
+    return "max" if (value or "").startswith("max ") else _text(value)
 
 
 def _mebibytes(value: str | None) -> str:

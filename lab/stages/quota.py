@@ -16,7 +16,7 @@ from lab.stages.qos_class import PODS, in_order
 
 NAMESPACE = "lab-quota"
 CHANGES = {"namespace": NAMESPACE, "scheduled": False}
-REFUSAL_PARTS = ("exceeded quota: no-besteffort", "requested: pods=1", "limited: pods=0")
+REFUSAL_PARTS = ("exceeded quota: no-besteffort, ", "requested: pods=1, ", "limited: pods=0")
 
 
 def collect(ctx: StageContext) -> None:
@@ -76,7 +76,7 @@ def answer(said: dict[str, Any] | None) -> tuple[str | None, str]:
     message = " ".join(str(said["stderr"]).split())
     if said["exit"] == 0:
         return "admitted", str(said["stdout"]).strip()
-    if all(part in message for part in REFUSAL_PARTS):
+    if said["exit"] == 1 and all(part in message for part in REFUSAL_PARTS):
         return "refused", message
     return None, message
 
@@ -110,7 +110,7 @@ STAGE = Stage(
     name="quota",
     title="Admission with a quota that forbids BestEffort",
     version=1,
-    judge_version=1,
+    judge_version=2,
     cases=(*PODS, "quota", "quota-namespace"),
     scripts=("node_facts.sh",),
     params=lambda options: {},

@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from lab import artifacts
 from lab.cli import shared
@@ -314,6 +315,17 @@ def test_a_long_reason_is_not_cut_and_is_not_taken_for_markup(bench):
     assert ended.code == 3
     assert text in ended.out
     assert "…" not in ended.out
+
+
+def test_a_narrow_terminal_folds_a_table_and_cuts_nothing(monkeypatch):
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, color_system=None, width=24, soft_wrap=True)
+    monkeypatch.setattr(shared, "data_console", console)
+    shared.print_table("T", ["one", "two"], [["abcdefghijklmnop", "qrstuvwxyz0123456789"]])
+    rows = [line for line in file.getvalue().splitlines() if line.startswith("│")]
+    assert "".join(row.split("│")[1].strip() for row in rows) == "abcdefghijklmnop"
+    assert "".join(row.split("│")[2].strip() for row in rows) == "qrstuvwxyz0123456789"
+    assert max(len(line) for line in file.getvalue().splitlines()) <= 24
 
 
 def test_stages_are_chosen_in_running_order(bench):

@@ -361,6 +361,17 @@ def test_smoke_attempts_are_judged_and_do_not_decide(bench):
     assert on(bench, "judge").code == 0
 
 
+def test_the_age_of_a_claim_is_no_matter_for_smoke(bench):
+    run(bench, "v1.36.3", "--quick")
+    commit_claims(bench.project, FOR_FAKE_STAGE.replace("number == 1", "number > 1"), unix=LATER_UNIX)
+    changes = on(bench, "judge", "--json").json()["changes"]
+    assert {change["attempt"]: change["is"] for change in changes} == {
+        "upstream-v1.36.3/fake/0001": "UNKNOWN",
+        "upstream-v1.37.2/fake/0001": "UNKNOWN",
+        "_smoke/upstream-v1.36.3/fake/0001": "MISSED",
+    }
+
+
 @pytest.mark.parametrize("verb", ["summary", "judge"])
 def test_claims_that_do_not_parse(bench, verb):
     (bench.project / "CLAIM.md").write_text("```yaml\nid: x\n")

@@ -74,7 +74,7 @@ class TestRaising:
 
 class TestWaiting:
     @pytest.mark.parametrize("number", SIGNALS)
-    def test_the_block_ends_before_the_error_is_raised(self, number, capsys):
+    def test_the_block_ends_before_the_error_is_raised(self, number, capfd):
         done = []
 
         def clean_up():
@@ -85,7 +85,7 @@ class TestWaiting:
         with pytest.raises(Interrupted, match=f"stopped by {number.name}"), waiting("removing node n-1"):
             clean_up()
         assert done == ["removed"]
-        assert capsys.readouterr().err.count("still removing node n-1") == 2
+        assert capfd.readouterr().err.count("still removing node n-1") == 2
 
     def test_the_first_of_several_is_named(self):
         def clean_up():
@@ -95,10 +95,21 @@ class TestWaiting:
         with pytest.raises(Interrupted, match="SIGTERM"), waiting("x"):
             clean_up()
 
-    def test_without_a_signal_nothing_is_raised_or_said(self, capsys):
+    def test_without_a_signal_nothing_is_raised_or_said(self, capfd):
         with waiting("removing"):
             pass
-        assert capsys.readouterr().err == ""
+        assert capfd.readouterr().err == ""
+
+    def test_a_terminal_that_is_gone_does_not_end_the_clean_up(self):
+        code = (
+            "import os, signal; from lab.interrupts import waiting; from lab.model import Interrupted\n"
+            "os.close(2)\n"
+            "try:\n    with waiting('removing'):\n        os.kill(os.getpid(), signal.SIGHUP)\n"
+            "        print('removed')\n"
+            "except Interrupted as error:\n    print(error)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == "removed\nstopped by SIGHUP\n"
 
     def test_an_error_of_the_clean_up_is_not_hidden_by_a_signal(self):
         def clean_up():

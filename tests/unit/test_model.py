@@ -27,7 +27,7 @@ from lab.model import (
     sha256_text,
 )
 
-NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,12}", fullmatch=True)
+NAMES = st.builds(str.__add__, st.sampled_from("AZaz"), st.text("AZaz09", max_size=8))
 GATES = st.builds(Gate, name=NAMES, enabled=st.booleans(), component=st.sampled_from([None, "apiserver", "kubelet"]))
 VERSIONS = st.builds(lambda minor, patch: f"v1.{minor}.{patch}", st.integers(0, 99), st.integers(0, 99))
 CELLS = st.builds(Cell, distro=st.sampled_from(["upstream", "k3s"]), version=VERSIONS,

@@ -109,7 +109,8 @@ def hog(
         "hog",
         {"kind": "press", "t": START, "oom_kill": kills[0]},
         *samples,
-        {"kind": "release", "t": START + 99, "oom_kill": kills[1]},
+        {"kind": "watch-end", "samples": len(samples)},
+        {"kind": "release", "t": START + 99, "oom_kill": kills[1], "floor_hits": 0, "watcher_status": 0},
         end or {"kind": "end", "ok": True, "reason": ""},
         options={"target_mib": "1000"},
     )

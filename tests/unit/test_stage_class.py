@@ -248,7 +248,6 @@ def test_mutant_is_noticed(version, mutant):
     check_mutant(STAGE, version, mutant)
 
 
-@pytest.mark.xfail(strict=True, reason="the gates that the API server showed are not compared with the cell's")
 @pytest.mark.parametrize("version", versions(STAGE))
 def test_mutant_of_the_gates_is_noticed(version):
     raw = load(version, STAGE)

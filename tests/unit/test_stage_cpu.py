@@ -323,7 +323,7 @@ CTL, EMP = cpu.CONTROL, cpu.EMPTY
 BUSIEST = add_usage("target-container", "target-pod", "kubepods", usec=600_000)
 
 MUTANTS = [
-    Mutant(name="windows of the pods exchanged", change=exchanged_windows, verdicts={"cpu-starved": "FALSIFIED"}),
+    Mutant(name="windows of the pods exchanged", change=exchanged_windows, verdicts=UNKNOWN),
     Mutant(name="emp gets as much as ctl", change=grow(EMP, BUSIEST), verdicts={"cpu-starved": "FALSIFIED"}),
     Mutant(name="emp starved", change=grow(CTL, BUSIEST), verdicts={"cpu-equal": "FALSIFIED"}),
     Mutant(name="no window of emp", change=drop("window-{}.jsonl", EMP), verdicts=UNKNOWN),
@@ -365,20 +365,10 @@ def test_mutant_is_noticed(version, mutant):
     check_mutant(STAGE, version, mutant)
 
 
-@pytest.mark.xfail(strict=True, reason="a counter that runs backwards makes a negative share")
 @pytest.mark.parametrize("version", versions(STAGE))
 def test_mutant_of_a_counter_that_runs_backwards_is_noticed(version):
     raw = load(version, STAGE)
     grow(EMP, add_usage("target-container", usec=-1_000_000))(raw)
-
-    assert set(outcomes(STAGE, version, raw).values()) == {"UNKNOWN"}
-
-
-@pytest.mark.xfail(strict=True, reason="nothing compares the window's pod with the API server's")
-@pytest.mark.parametrize("version", versions(STAGE))
-def test_mutant_of_exchanged_windows_is_known_by_its_pods(version):
-    raw = load(version, STAGE)
-    exchanged_windows(raw)
 
     assert set(outcomes(STAGE, version, raw).values()) == {"UNKNOWN"}
 
@@ -454,9 +444,9 @@ class Windows:
         monkeypatch.setattr(cpu.controller_load, "recording", recording)
         real = cpu.cpu_window.parse_window
 
-        def parse_window(text, load, params):
+        def parse_window(text, load, params, target=None):
             assert {text, load} <= set(self.bench.saved.values()), "a text was read before it was saved"
-            return real(text, load, params)
+            return real(text, load, params, target)
 
         monkeypatch.setattr(cpu.cpu_window, "parse_window", parse_window)
 

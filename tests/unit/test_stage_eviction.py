@@ -336,7 +336,8 @@ MUTANTS = [
     Mutant(name="hog without its end", change=hog("end", lambda record: None), verdicts=unknown(*ALL)),
     Mutant(name="hog without its press", change=hog("press", lambda record: None),
            verdicts=unknown(ORDER, CLASS, KILL)),
-    Mutant(name="hog without its release", change=hog("release", lambda record: None), verdicts=unknown(KILL)),
+    Mutant(name="hog without its release", change=hog("release", lambda record: None),
+           verdicts=unknown(ORDER, CLASS, KILL)),
     Mutant(name="hog far above its target", change=hog("sample", put(mem_available_kib=1500 * 1024)),
            verdicts=unknown(ORDER, CLASS)),
     Mutant(name="hog far below its target", change=hog("sample", put(mem_available_kib=800 * 1024)),
@@ -358,7 +359,6 @@ def test_mutant_is_noticed(version, mutant):
     check_mutant(STAGE, version, mutant)
 
 
-@pytest.mark.xfail(strict=True, reason="the resource that the kubelet reclaims is not read")
 @pytest.mark.parametrize("version", versions(STAGE))
 def test_mutant_of_pressure_on_another_resource_is_noticed(version):
     raw = load(version, STAGE)
@@ -367,7 +367,6 @@ def test_mutant_of_pressure_on_another_resource_is_noticed(version):
     assert outcomes(STAGE, version, raw)[ORDER] == "UNKNOWN"
 
 
-@pytest.mark.xfail(strict=True, reason="how the hog's watcher ended is not read")
 @pytest.mark.parametrize("version", versions(STAGE))
 def test_mutant_of_a_watcher_that_died_is_noticed(version):
     raw = load(version, STAGE)

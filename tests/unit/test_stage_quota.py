@@ -246,7 +246,6 @@ def test_mutant_is_noticed(version, mutant):
     check_mutant(STAGE, version, mutant)
 
 
-@pytest.mark.xfail(strict=True, reason="the quota's name is compared as a prefix")
 @pytest.mark.parametrize("version", versions(STAGE))
 def test_mutant_refused_by_a_quota_whose_name_begins_alike(version):
     raw = load(version, STAGE)
@@ -255,7 +254,6 @@ def test_mutant_refused_by_a_quota_whose_name_begins_alike(version):
     assert outcomes(STAGE, version, raw)[CONTROLS] == "UNKNOWN"
 
 
-@pytest.mark.xfail(strict=True, reason="any exit status but 0 counts as kubectl's answer")
 @pytest.mark.parametrize("status", [124, 137, 255])
 def test_mutant_of_a_kubectl_that_was_ended_with_the_text_of_a_refusal(status):
     raw = load("v1.34.4", STAGE)
