@@ -116,6 +116,15 @@ def qemu_provider(ssh_port: int | None = None) -> QemuProvider:
     return QemuProvider(cache_folder(), progress, ssh_port=ssh_port)
 
 
+def _check_numbers(reps: int, max_minutes: float | None, ssh_port: int | None) -> None:
+    if not 1 <= reps <= 50:
+        raise UsageError(f"--reps {reps}: give 1 to 50")
+    if max_minutes is not None and not (math.isfinite(max_minutes) and max_minutes > 0):
+        raise UsageError(f"--max-minutes {max_minutes:g}: give a number above 0")
+    if ssh_port is not None and not 1 <= ssh_port <= 65535:
+        raise UsageError(f"--ssh-port {ssh_port}: give 1 to 65535")
+
+
 def make_config(
     *,
     versions: str,
@@ -147,12 +156,7 @@ def make_config(
     ):
         if value not in known:
             raise UsageError(f"{flag} {value}: there is only {', '.join(known)}")
-    if not 1 <= reps <= 50:
-        raise UsageError(f"--reps {reps}: give 1 to 50")
-    if max_minutes is not None and not (math.isfinite(max_minutes) and max_minutes > 0):
-        raise UsageError(f"--max-minutes {max_minutes:g}: give a number above 0")
-    if ssh_port is not None and not 1 <= ssh_port <= 65535:
-        raise UsageError(f"--ssh-port {ssh_port}: give 1 to 65535")
+    _check_numbers(reps, max_minutes, ssh_port)
     names = tuple(part for part in re.split(r"[,\s]+", stages) if part) or tuple(registry.BY_NAME)
     cells = make_cells(distro, versions, tuple(gate), tuple(gate_leg))
     if node is not None and len(cells) != 1:
