@@ -32,7 +32,8 @@ class ClaimFile:
     """CLAIM.md as it lies on disk.
 
     ``state`` is about this one file; ``no-git`` also covers a git that is not installed or refuses the folder.
-    ``first_seen`` maps the digests of the claims in HEAD to Unix commit times.
+    ``first_seen`` maps the digests of the claims in HEAD to Unix commit times; with ``is_shallow`` the history was
+    cut, so that they may be too late.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class ClaimFile:
     claims: tuple[claims.Claim, ...]
     state: State
     first_seen: Mapping[str, int] = field(default_factory=dict)
+    is_shallow: bool = False
 
     def since(self, digest: str) -> int | None:
         """Unix time of the commit since which a claim with this digest has stood in CLAIM.md without a break.
@@ -58,7 +60,10 @@ def read(path: Path) -> ClaimFile:
     parsed = claims.parse_claims(text)
     state = _state(path, text)
     first_seen = _first_seen(path) if state in ("clean", "dirty") else {}
-    return ClaimFile(path=path, text=text, claims=parsed, state=state, first_seen=first_seen)
+    shallow = (_git(path.parent, "rev-parse", "--is-shallow-repository") or "").strip() == "true"
+    return ClaimFile(
+        path=path, text=text, claims=parsed, state=state, first_seen=first_seen, is_shallow=shallow
+    )
 
 
 def uncountable_reasons(

@@ -89,6 +89,8 @@ def check_claims(claims: ClaimFile, *, quick: bool) -> None:
 def run(config: RunConfig, tools: Tools) -> list[CellResult]:
     """All cells, one after the other. Interrupted passes through, after clean-up; everything else is in the results."""
     check_claims(tools.claims, quick=config.quick)
+    registry.check_claims(tools.claims.claims)
+    tools.provider.check()
     stages = registry.select(config.stages)
     for cell in config.cells:
         for claim in tools.claims.claims:

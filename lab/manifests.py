@@ -27,6 +27,10 @@ POD_DEFAULTS: dict[str, Any] = {
 }
 
 
+KNOWN = (*POD_DEFAULTS, "template", "namespace", "name", "scheduled", "value")
+"""Every parameter that a case may have: a misspelt one must not be taken for its default."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifests:
     """The cases and templates of one folder."""
@@ -39,8 +43,8 @@ class Manifests:
         """Read ``cases.toml`` and the templates beside it; UsageError names the file that is wrong."""
         path = folder / "cases.toml"
         try:
-            data = tomllib.loads(path.read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise UsageError(f"{path}: {error}") from error
         defaults = {**POD_DEFAULTS, **data.get("defaults", {})}
         environment = jinja2.Environment(
@@ -51,6 +55,11 @@ class Manifests:
             autoescape=False,
         )
         environment.filters["flow"] = _flow
+        for name, case in {"defaults": data.get("defaults", {}), **data.get("cases", {})}.items():
+            unknown = sorted(set(case) - set(KNOWN))
+            if unknown:
+                known = ", ".join(KNOWN)
+                raise UsageError(f"{path}: {name}: unknown parameter {', '.join(unknown)}; known are {known}")
         cases = {name: {"name": name, **defaults, **case} for name, case in data.get("cases", {}).items()}
         return cls(cases=cases, environment=environment)
 

@@ -18,6 +18,9 @@ from lab.host import Deadline
 
 MARK = "LAB_NODE_FOLDER"
 
+_children: dict[int, subprocess.Popen[bytes]] = {}
+"""Children of this process that nobody has collected yet."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
@@ -65,7 +68,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, marked as part of the node at ``folder``; output goes to ``log``."""
     with log.open("ab") as output:
-        return subprocess.Popen(
+        child = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -74,6 +77,8 @@ def start(
             cwd=folder,
             env={**os.environ, **(env or {}), MARK: str(folder.resolve())},
         )
+    _children[child.pid] = child
+    return child
 
 
 def marked(folder: Path) -> list[Identity]:
@@ -123,7 +128,6 @@ def _send(process: Identity, number: int) -> None:
 
 def _reap(pid: int) -> None:
     """Collect a child of ours that has ended, so that it does not stay as a zombie; others are not ours to collect."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
+    child = _children.get(pid)
+    if child is not None and child.poll() is not None:
+        del _children[pid]

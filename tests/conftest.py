@@ -24,7 +24,9 @@ NO_ARTIFACTS = (
 
 # The same examples on every run, and no verdict that depends on how busy the machine is. `--hypothesis-profile=default`
 # searches with fresh examples instead.
-hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+hypothesis.settings.register_profile(
+    "ci", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("ci")
 
 

@@ -44,7 +44,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "machine",
         (
             "lab.artifacts.*", "lab.claim_history", "lab.host", "lab.interrupts", "lab.phases", "lab.processes",
-            "lab.store",
+            "lab.run_records", "lab.store",
         ),
     ),
     ("connection", ("lab.kubectl", "lab.ssh")),

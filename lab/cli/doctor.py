@@ -45,7 +45,7 @@ def checks() -> list[Check]:
     missing = image.missing_tools(for_build=False)
     found.append(Check(name="QEMU", state=_missing(missing), fix=_install(missing)))
     cache = shared.cache_folder()
-    built = (cache / "images" / image.digest() / "manifest.json").exists()
+    built = image.is_built(cache)
     missing = [] if built else image.missing_tools(for_build=True)
     state = f"in {cache}" if built else f"not built yet; {_missing(missing)}"
     found.append(Check(name="guest image", state=state, fix=_install(missing)))

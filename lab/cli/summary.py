@@ -24,7 +24,9 @@ NOTES = "notes.md"
 
 def _claims(folder: Path | None) -> tuple[Path, ClaimFile]:
     found = project.find(Path.cwd(), folder)
-    return found, claim_history.read(found / "CLAIM.md")
+    claims = claim_history.read(found / "CLAIM.md")
+    registry.check_claims(claims.claims)
+    return found, claims
 
 
 def summary_text(results: Path, folder: Path | None) -> tuple[str, list[Verdict]]:
@@ -145,6 +147,10 @@ def judge(
     """
     _require_folder(results)
     _, claims = _claims(project)
+    if claims.is_shallow:
+        raise UsageError(
+            "this clone's history is cut, so nobody can tell since when its claims stand; run `git fetch --unshallow`"
+        )
     store = Store(results)
     changes: list[dict[str, Any]] = []
     verdicts: list[Verdict] = []

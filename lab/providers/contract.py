@@ -41,6 +41,9 @@ class Provider(Protocol):
 
     name: str
 
+    def check(self) -> None:
+        """UsageError when this machine lacks what the provider needs; asked before anything is fetched or built."""
+
     def create(self, spec: NodeSpec, deadline: Deadline) -> Node:
         """A node that answers over SSH. On failure nothing is left and NodeError carries the console's last lines."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from lab.claims import Claim
 from lab.model import UsageError
 from lab.stages import cpu, eviction, kernel, qos_class, quota
 from lab.stages.contract import Stage
@@ -26,3 +27,10 @@ def select(names: Sequence[str]) -> tuple[Stage, ...]:
     if unknown:
         raise UsageError(f"unknown stage {', '.join(unknown)}; there are: {', '.join(BY_NAME)}")
     return tuple(stage for stage in STAGES if stage.name in names)
+
+
+def check_claims(claims: Iterable[Claim]) -> None:
+    """UsageError when a claim names a stage that does not exist: nothing would ever judge it."""
+    for claim in claims:
+        if claim.stage not in BY_NAME:
+            raise UsageError(f"claim {claim.id}: there is no stage {claim.stage!r}; there are: {', '.join(BY_NAME)}")

@@ -240,3 +240,20 @@ def test_reasons_of_the_other_states(repository, tmp_path_factory):
     loose.write_text(claim_text(), encoding="utf-8")
     (only,) = reasons(claim_history.read(loose), "quota", CELL, 2e9)
     assert "not in a git work tree" in only
+
+
+def test_a_cut_history_is_known_as_such(tmp_path):
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    repository = Repository(origin)
+    repository.git("init", "-q")
+    repository.commit(claim_text(), 1000)
+    repository.commit("other\n", 2000, file="other")
+    assert claim_history.read(repository.path).is_shallow is False
+    subprocess.run(
+        ["git", "clone", "-q", "--depth=1", f"file://{origin}", str(tmp_path / "cut")],
+        check=True,
+        capture_output=True,
+        timeout=30,
+    )
+    assert claim_history.read(tmp_path / "cut" / "CLAIM.md").is_shallow is True

@@ -540,7 +540,7 @@ esac
         made = binaries(kubectl=self.kubectl(), kube_apiserver=SERVER, kubelet=HELP)
         upstream = self.upstream(made)
         upstream.install(node, cell(), Deadline.after(60))
-        with pytest.raises(NodeError, match=r"says that it is v1\.37\.2, asked for was v1\.36\.3"):
+        with pytest.raises(UsageError, match=r"runs v1\.37\.2, not v1\.36\.3"):
             upstream.attach(node, cell(version="v1.36.3"))
 
     def test_a_provider_whose_nodes_cannot_reach_the_controller(self, binaries, tmp_path):

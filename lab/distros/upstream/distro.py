@@ -19,7 +19,7 @@ from lab.distros.upstream import control_plane
 from lab.distros.upstream import node as kubelet_node
 from lab.host import Command, Deadline, LocalHost, put_texts, wait_until
 from lab.kubectl import Kubectl, as_object
-from lab.model import Cell, Gate, LabError, NodeError, UsageError
+from lab.model import Cell, Gate, NodeError, UsageError
 from lab.parse.node_facts import NodeFacts, feature_gates, parse_node_facts
 from lab.providers.contract import Node
 
@@ -127,6 +127,9 @@ class Upstream:
     def attach(self, node: Node, cell: Cell) -> Cluster:
         """See :class:`lab.distros.contract.Distro`."""
         plane = control_plane.attach(node.folder / "control-plane")
+        running = as_object(plane.kubectl.raw("/version")).get("gitVersion", "")
+        if running != cell.version:
+            raise UsageError(f"node {node.id} runs {running or 'nothing'}, not {cell.version}")
         put_texts(
             node.host,
             {f"{PROJECT_FOLDER}/node-scripts/{name}": (text, 0o755) for name, text in self._scripts.items()},
@@ -178,7 +181,7 @@ class Upstream:
             argv = ("journalctl", "-u", kubelet_node.KUBELET_UNIT, "-u", "containerd", "-o", "short-unix", "--no-pager")
             journal = node.host.run(Command(argv=argv, timeout_s=60)).stdout
             (folder / "kubelet.log").write_text(journal)
-        except LabError as error:
+        except NodeError as error:
             log.warning("the kubelet's log could not be fetched: %s", error)
 
 

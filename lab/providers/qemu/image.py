@@ -127,6 +127,11 @@ def require_tools(*, for_build: bool) -> None:
         raise UsageError(f"missing on this machine: {', '.join(missing)}; install with: {fix}")
 
 
+def is_built(cache: Path) -> bool:
+    """Whether today's image is in the cache."""
+    return (cache / "images" / digest() / "manifest.json").exists()
+
+
 def ensure(cache: Path, progress: Callable[[str], None]) -> Image:
     """The image from the cache, built first when it is not there yet (about a minute)."""
     image = Image(folder=cache / "images" / digest(), digest=digest())

@@ -31,9 +31,13 @@ class QemuProvider:
         self._progress = progress
         self._ssh_port = ssh_port
 
+    def check(self) -> None:
+        """See :class:`lab.providers.contract.Provider`."""
+        image.require_tools(for_build=not image.is_built(self._cache))
+
     def create(self, spec: NodeSpec, deadline: Deadline) -> Node:
         """See :class:`lab.providers.contract.Provider`."""
-        image.require_tools(for_build=False)
+        self.check()
         disk_image = image.ensure(self._cache, self._progress)
         place = folders.make(self._cache, spec.name, spec.run_id)
         try:
