@@ -141,7 +141,9 @@ def why_not(window: Mapping[str, Any], params: Mapping[str, Any]) -> list[str]:
         reasons.append(f"other pods used {others:.3f} cores")
     if window["weights"] != window["weights_after"]:
         reasons.append("a cgroup weight changed in the window")
-    if window["seconds"] < params["window_s"] or window["longest_gap_s"] > MAX_GAP * params["interval_s"]:
+    # The last sample may come a moment early: what matters is that none is missing.
+    too_short = window["seconds"] < params["window_s"] - params["interval_s"] / 2
+    if too_short or window["longest_gap_s"] > MAX_GAP * params["interval_s"]:
         reasons.append(f"sampled {window['seconds']} s with a gap of {window['longest_gap_s']} s")
     return reasons + _controller_reasons(window["controller"])
 

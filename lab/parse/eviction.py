@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,8 @@ HELD_MIB = 100
 PARTS = ("working-sets.jsonl", "pods-before.json", "hog.jsonl", "kubelet.log", "kernel.log")
 KEYS = (
     "order", "first_ranking", "models", "oom_kills", "held", "working_sets_mib", "first_reclaim_s", "first_eviction_s",
-    "last_eviction_s", "evicted_s", "gaps_s", "first_available_mib", "available_mib", "critical", "critical_last",
+    "last_eviction_s", "slow_kills", "evicted_s", "gaps_s", "first_available_mib", "available_mib", "critical",
+    "critical_last",
 )  # fmt: skip
 KERNEL_OOM = re.compile(r"invoked oom-killer|Out of memory: Killed process|oom-kill:|Memory cgroup out of memory")
 
@@ -58,7 +60,7 @@ def parse_repetition(raw: Mapping[str, str], number: int, cases: Sequence[str]) 
         held = {name: text or "" for name, text in texts.items()}
         hog = records(held["hog.jsonl"], "hog", 2)
         pods = ranked_pods(held["working-sets.jsonl"], held["pods-before.json"])
-        events = parse_events(held["kubelet.log"])
+        events, result["slow_kills"] = settled(parse_events(held["kubelet.log"]))
         names = [case.removeprefix(PREFIX) for case in cases]
         result |= _order(events, names, problems)
         result |= _times(events, _pressed_at(hog), set(names))
@@ -81,6 +83,27 @@ def parse_repetition(raw: Mapping[str, str], number: int, cases: Sequence[str]) 
 def _mine(pod: str) -> str | None:
     namespace, _, name = pod.partition("/")
     return name.removeprefix(PREFIX) if namespace == NAMESPACE and name.startswith(PREFIX) else None
+
+
+def settled(events: Sequence[EvictionEvent]) -> tuple[list[EvictionEvent], list[str]]:
+    """The events with each slow kill turned into the eviction that it was, and the names of those pods.
+
+    When killing a pod takes longer than the kubelet waits, it logs "pod failed to evict" and still counts the pod as
+    evicted (``evictPod`` in eviction_manager.go returns true): it waits for the clean-up and logs that. Such a pod is
+    evicted when the log says that it is cleaned up; without that line it stays a failure.
+    """
+    found: list[EvictionEvent] = []
+    slow: list[str] = []
+    for position, event in enumerate(events):
+        if event.kind == "failed" and (name := _mine(event.pods[0])) is not None:
+            later = (other for other in events[position:] if other.kind == "cleaned_up" and event.pods[0] in other.pods)
+            cleaned = next(later, None)
+            if cleaned is not None:
+                slow.append(name)
+                found.append(dataclasses.replace(event, kind="evicted", time_s=cleaned.time_s))
+                continue
+        found.append(event)
+    return found, slow
 
 
 def _order(events: Sequence[EvictionEvent], names: Sequence[str], problems: list[str]) -> dict[str, Any]:

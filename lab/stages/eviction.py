@@ -190,6 +190,9 @@ def notes(observation: Observation) -> list[str]:
             figures = zip(entry["order"], entry["evicted_s"] or [], entry["available_mib"] or [], strict=False)
             steps = ", ".join(f"{name} {_text(after)} s ({_text(free)} MiB)" for name, after, free in figures)
             said.append(f"{label}: evicted after the hog's start, with the kubelet's own available figure: {steps}")
+        if entry["slow_kills"]:
+            names = ", ".join(entry["slow_kills"])
+            said.append(f"{label}: killing took longer than the kubelet waits, evicted when cleaned up: {names}")
         said += [f"{label}: {problem}" for problem in entry["problems"]]
     return said
 
@@ -227,7 +230,7 @@ STAGE = Stage(
     name="eviction",
     title="Eviction order under memory pressure",
     version=1,
-    judge_version=2,
+    judge_version=3,
     cases=(*ARTICLE, *SHARED_CASES),
     scripts=SCRIPTS,
     params=params,

@@ -160,6 +160,7 @@ def test_a_window_within_every_limit_counts():
         {"cores": {"target-container": 0.5, "target-pod": 0.5, "neighbour-pod": 1.5, "kubepods": 2.0199}},
         {"longest_gap_s": 2.0},
         {"seconds": 4.0},
+        {"seconds": 3.999},
         {"controller": {"has_vcpus": True, "vcpu_wait": cpu_window.MAX_VCPU_WAIT, "control_plane_cores": {}}},
         {"controller": {"has_vcpus": False, "vcpu_wait": None, "control_plane_cores": {}}},
     ],
@@ -181,7 +182,7 @@ def test_a_window_at_a_limit_counts(changed):
         ),
         ({"weights_after": {"target-pod": "21"}}, "a cgroup weight changed in the window"),
         ({"longest_gap_s": 2.001}, "sampled 4.0 s with a gap of 2.001 s"),
-        ({"seconds": 3.999}, "sampled 3.999 s with a gap of 1.0 s"),
+        ({"seconds": 3.4}, "sampled 3.4 s with a gap of 1.0 s"),
         ({"controller": None}, "the controller's load was not recorded for the whole window"),
         (
             {"controller": {"has_vcpus": True, "vcpu_wait": 0.1001, "control_plane_cores": {}}},
