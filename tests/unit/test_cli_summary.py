@@ -350,6 +350,7 @@ def test_a_claim_that_was_taken_away_is_reported(bench):
 
 def test_results_of_a_stage_that_is_gone(bench):
     bench.use_stages(fake_stage("other"))
+    commit_claims(bench.project, FOR_FAKE_STAGE.replace("stage: fake", "stage: other"), unix=LATER_UNIX)
     ended = on(bench, "judge")
     assert ended.code == 4
     assert "this lab has no stage 'fake'" in ended.error

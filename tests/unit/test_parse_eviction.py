@@ -150,6 +150,7 @@ def test_a_whole_repetition():
         "critical": {"ranked": [CRITICAL], "refused": []},
         "critical_last": True,
         "critical_text": f"ranked {CRITICAL}",
+        "slow_kills": [],
         "problems": [],
     }
 

@@ -43,6 +43,7 @@ def test_cleaning_up_before_the_failure_proves_nothing() -> None:
 
 
 def test_a_slow_kill_out_of_the_ranking_is_no_order() -> None:
-    text = RAW[LOG].replace('err="timeout waiting to kill pod" pod="lab/evict-be"', 'err="timeout" pod="lab/evict-emp"', 1)
+    failure = 'err="timeout waiting to kill pod" pod="lab/evict-be"'
+    text = RAW[LOG].replace(failure, failure.replace("evict-be", "evict-emp"), 1)
     assert text != RAW[LOG]
     assert eviction.parse_repetition({**RAW, LOG: text}, 1, CASES)["order"] is None

@@ -66,6 +66,7 @@ def test_every_field_of_the_v1_34_4_capture():
                 "critical": {"ranked": ["kube-system/critical"], "refused": ["kube-system/critical"]},
                 "critical_last": True,
                 "critical_text": "ranked kube-system/critical; refused kube-system/critical",
+                "slow_kills": [],
                 "problems": [],
             }
         ]
