@@ -45,8 +45,8 @@ from lab.store import AttemptWriter, RunJournal, Store
 
 log = logging.getLogger(__name__)
 
-BOOT_S = 240.0
-INSTALL_S = 480.0
+BOOT_S = 400.0
+INSTALL_S = 900.0
 KEEP_S = 8 * 3600.0
 
 

@@ -78,6 +78,6 @@ def leftovers() -> list[str]:
     """What `lab gc` would remove."""
     done = subprocess.run(
         [sys.executable, "-m", "lab", "gc", "--dry-run", "--json"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+        cwd=ROOT, capture_output=True, text=True, timeout=180, check=True,
     )  # fmt: skip
     return list(json.loads(done.stdout)["removed"])

@@ -17,8 +17,8 @@ from lab.phases import Phases
 log = logging.getLogger(__name__)
 
 NAMESPACE = "lab"
-POD_START_S = 240.0
-POD_STOP_S = 120.0
+POD_START_S = 400.0
+POD_STOP_S = 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

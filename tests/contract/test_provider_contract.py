@@ -47,7 +47,7 @@ def made(kind: str, tmp_path: Path) -> Iterator[tuple[Any, NodeSpec, Node]]:
     given = tmp_path / "given"
     given.write_text("a file\n")
     spec = NodeSpec(name="contract", run_id=f"{time.time_ns():x}", files={"/given": given})
-    node = provider.create(spec, Deadline.after(240))
+    node = provider.create(spec, Deadline.after(400))
     yield provider, spec, node
     provider.destroy(node)
 

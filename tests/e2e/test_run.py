@@ -29,22 +29,29 @@ def lab(tmp_path: Path, artifacts: Path) -> Lab:
 
 
 def test_all_stages_of_one_version(lab: Lab) -> None:
-    done = lab.call(*lab.run_words("v1.36.3", "--json"), timeout_s=1500)
+    done = lab.call(*lab.run_words("v1.36.3", "--json"), timeout_s=2400)
     (cell,) = json.loads(done.stdout)
     outcomes = {verdict["claim"]: verdict["outcome"] for verdict in cell["verdicts"]}
-    # The share of CPU is the one figure that a busy machine may make unknown or missed; nothing may be falsified.
-    share = outcomes.pop("cpu-starved")
-    assert share in ("HELD", "MISSED", "UNKNOWN"), done.stderr
-    assert done.returncode == (3 if share == "UNKNOWN" else 0), done.stderr
-    assert set(outcomes.values()) == {"HELD"}, outcomes
+    # A busy machine may make what is measured over time unknown, and a share of CPU missed; nothing may be falsified.
+    unknown = {claim for claim, outcome in outcomes.items() if outcome == "UNKNOWN"}
+    assert all(claim.startswith(("cpu-", "eviction-", "priority-")) for claim in unknown), done.stderr
+    assert done.returncode == (3 if unknown else 0), done.stderr
+    assert outcomes.pop("cpu-starved") in ("HELD", "MISSED", "UNKNOWN")
+    assert set(outcomes.values()) <= {"HELD", "UNKNOWN"}, outcomes
     assert {"eviction-order", "eviction-no-kernel-kill", "priority-between"} <= set(outcomes)
     store = Store(lab.results)
     assert store.verify() == []
+    stages = ["class", "cpu", "eviction", "eviction-priority", "kernel", "quota"]
+    assert sorted(attempt.stage for attempt in store.attempts(smoke=True)) == stages
     eviction = next(attempt for attempt in store.attempts(smoke=True) if attempt.stage == "eviction")
-    assert eviction.observation is not None
-    (repetition,) = eviction.observation["repetitions"]
-    assert repetition["order"] == ["be", "ctl", "gua-ctl", "emp", "gua-emp"]
-    assert repetition["critical"]["ranked"] == ["kube-system/critical"]
+    if outcomes["eviction-order"] == "HELD":
+        assert eviction.observation is not None
+        (repetition,) = eviction.observation["repetitions"]
+        assert repetition["order"] == ["be", "ctl", "gua-ctl", "emp", "gua-emp"]
+        assert repetition["critical"]["ranked"] == ["kube-system/critical"]
+    else:
+        said = [eviction.verdict["problem"], *(eviction.observation or {}).get("repetitions", [{}])[0].get("problems", [])]
+        assert any(said), "unknown, without a word"
     assert leftovers() == []
 
 
@@ -84,7 +91,7 @@ def test_ordinary_user_with_another_version(tmp_path: Path, artifacts: Path) -> 
         "--versions", "v1.37.2", "--quick", "--stages", "class", "--no-download", "--no-build", "--json",
         "--artifacts", str(home / "artifacts"), "--results", str(home / "results"),
     ]  # fmt: skip
-    done = subprocess.run(argv, cwd=project, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(argv, cwd=project, capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode == 0, done.stderr
     (cell,) = json.loads(done.stdout)
     assert {verdict["claim"]: verdict["outcome"] for verdict in cell["verdicts"]}["class-fixed"] == "HELD"
@@ -110,7 +117,7 @@ def _killed_at(lab: Lab, what: str, line: str) -> folders.Guest:
 def test_killed_in_a_stage_then_gc(lab: Lab) -> None:
     guest = _killed_at(lab, "the first stage", "stage class")
     assert len(processes.marked(guest.folder)) >= 5, "guest and four control-plane processes survive the kill"
-    assert lab.call("gc", timeout_s=60).returncode == 0
+    assert lab.call("gc", timeout_s=180).returncode == 0
     assert_nothing_left(guest)
     store = Store(lab.results)
     assert store.verify() == []
@@ -118,23 +125,23 @@ def test_killed_in_a_stage_then_gc(lab: Lab) -> None:
 
 
 def test_kept_node_runs_one_stage_again(lab: Lab) -> None:
-    first = lab.call(*lab.run_words("v1.37.2", "--stages", "class", "--keep", "always", "--json"), timeout_s=500)
+    first = lab.call(*lab.run_words("v1.37.2", "--stages", "class", "--keep", "always", "--json"), timeout_s=1200)
     assert first.returncode == 0, first.stderr
     node = json.loads(first.stdout)[0]["kept"]
     try:
         assert leftovers() == []
-        shown = lab.call("nodes", "--json", timeout_s=60)
+        shown = lab.call("nodes", "--json", timeout_s=180)
         assert [entry["id"] for entry in json.loads(shown.stdout)] == [node]
-        assert "kubelet" in lab.call("logs", node, "--lines", "20", timeout_s=60).stdout
-        assert "cloud-amd64" in lab.call("ssh", node, "uname", "-r", timeout_s=60).stdout
-        again = lab.call(*lab.run_words("v1.37.2", "--stages", "class", "--node", node, "--json"), timeout_s=300)
+        assert "kubelet" in lab.call("logs", node, "--lines", "20", timeout_s=180).stdout
+        assert "cloud-amd64" in lab.call("ssh", node, "uname", "-r", timeout_s=180).stdout
+        again = lab.call(*lab.run_words("v1.37.2", "--stages", "class", "--node", node, "--json"), timeout_s=900)
         assert again.returncode == 0, again.stderr
         assert [attempt.number for attempt in Store(lab.results).attempts(smoke=True)] == [1, 2]
-        wrong = lab.call(*lab.run_words("v1.36.3", "--stages", "class", "--node", node), timeout_s=120)
+        wrong = lab.call(*lab.run_words("v1.36.3", "--stages", "class", "--node", node), timeout_s=300)
         assert wrong.returncode == 2
         assert f"node {node} runs v1.37.2, not v1.36.3" in wrong.stderr
-        wait_for("the node to be listed again", lambda: node in lab.call("nodes", timeout_s=30).stdout, 10)
+        wait_for("the node to be listed again", lambda: node in lab.call("nodes", timeout_s=120).stdout, 60)
     finally:
-        down = lab.call("down", node, timeout_s=60)
+        down = lab.call("down", node, timeout_s=180)
     assert down.returncode == 0
-    assert json.loads(lab.call("nodes", "--json", timeout_s=30).stdout) == []
+    assert json.loads(lab.call("nodes", "--json", timeout_s=120).stdout) == []

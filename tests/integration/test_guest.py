@@ -28,7 +28,7 @@ def lab(tmp_path: Path, artifacts: Path) -> Lab:
 
 
 def test_class_stage_on_a_real_kubelet_and_nothing_is_left(lab: Lab) -> None:
-    done = lab.call(*lab.run_words("v1.36.3", "--stages", "class,kernel,quota", "--json"), timeout_s=420)
+    done = lab.call(*lab.run_words("v1.36.3", "--stages", "class,kernel,quota", "--json"), timeout_s=1200)
     assert done.returncode == 0, done.stderr
     (cell,) = json.loads(done.stdout)
     outcomes = {verdict["claim"]: verdict["outcome"] for verdict in cell["verdicts"]}
@@ -57,7 +57,7 @@ def test_port_that_is_taken_is_one_clear_error(lab: Lab) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = lab.call(*lab.run_words("v1.36.3", "--stages", "class", "--ssh-port", str(port)), timeout_s=180)
+        done = lab.call(*lab.run_words("v1.36.3", "--stages", "class", "--ssh-port", str(port)), timeout_s=400)
     assert done.returncode == 2
     assert f"port {port} on 127.0.0.1 is taken" in done.stderr
     assert "Traceback" not in done.stderr
@@ -73,9 +73,9 @@ def test_signal_while_booting_removes_the_guest(lab: Lab, number: signal.Signals
         found[:] = [guest for guest in guests_of(child.pid) if (guest.folder / "console.log").exists()]
         return bool(found)
 
-    wait_for("the guest's boot", booting, 120)
+    wait_for("the guest's boot", booting, 300)
     child.send_signal(number)
-    output, _ = child.communicate(timeout=30)
+    output, _ = child.communicate(timeout=90)
     assert child.returncode == 130, output
     assert "Traceback" not in output
     assert_nothing_left(found[0])
@@ -83,12 +83,12 @@ def test_signal_while_booting_removes_the_guest(lab: Lab, number: signal.Signals
 
 def test_killed_while_booting_then_gc(lab: Lab) -> None:
     child = lab.start(*lab.run_words("v1.36.3", "--stages", "class"))
-    wait_for("the guest's process", lambda: [g for g in guests_of(child.pid) if processes.marked(g.folder)], 120)
+    wait_for("the guest's process", lambda: [g for g in guests_of(child.pid) if processes.marked(g.folder)], 300)
     (guest,) = guests_of(child.pid)
     child.kill()
-    child.communicate(timeout=30)
+    child.communicate(timeout=90)
     assert guest.id in leftovers()
-    done = lab.call("gc", timeout_s=60)
+    done = lab.call("gc", timeout_s=180)
     assert done.returncode == 0
     assert f"removed {guest.id}" in done.stderr
     assert_nothing_left(guest)

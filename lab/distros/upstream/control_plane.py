@@ -131,7 +131,7 @@ def start(
     plane = ControlPlane(folder=folder, api_port=ports["api"], kubectl=kubectl, components=started)
     launch("etcd", _etcd(binaries, folder, ports))
     launch("kube-apiserver", _api_server(binaries, cell, folder, ports))
-    _wait_ready(plane, cell, deadline.sooner(90))
+    _wait_ready(plane, cell, deadline.sooner(240))
     launch("kube-scheduler", _scheduler(binaries, folder, ports))
     launch("kube-controller-manager", _manager(binaries, folder, ports))
     time.sleep(0.2)

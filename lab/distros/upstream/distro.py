@@ -120,8 +120,8 @@ class Upstream:
             {f"{PROJECT_FOLDER}/node-scripts/{name}": (text, 0o755) for name, text in self._scripts.items()},
         )
         kubelet_node.start(node.host, kubelet_node.texts(told, credentials), deadline)
-        kubelet_node.wait_unit_answers(node.host, deadline.sooner(120))
-        _wait_node_ready(plane.kubectl, deadline.sooner(180))
+        kubelet_node.wait_unit_answers(node.host, deadline.sooner(300))
+        _wait_node_ready(plane.kubectl, deadline.sooner(400))
         return self._cluster(node, cell, told, plane, binaries)
 
     def attach(self, node: Node, cell: Cell) -> Cluster:

@@ -92,7 +92,7 @@ def start(host: Host, files: Mapping[str, tuple[str, int]], deadline: Deadline) 
         f"set -e; trap '[ $? = 0 ] || {journal}' EXIT; systemctl daemon-reload; systemctl restart containerd; "
         f"python3 {PROJECT_FOLDER}/node-scripts/oci_image.py; systemctl start {KUBELET_UNIT}"
     )
-    host.run(Command(argv=("sh", "-c", script), timeout_s=min(120.0, max(1.0, deadline.remaining_s()))))
+    host.run(Command(argv=("sh", "-c", script), timeout_s=min(300.0, max(1.0, deadline.remaining_s()))))
 
 
 def check_unit(host: Host) -> None:
