@@ -115,10 +115,7 @@ class Upstream:
         plane.kubectl.apply(READER_RBAC)
         for target, source in self.files(cell).items():
             node.host.put(source, target, mode=0o755)
-        put_texts(
-            node.host,
-            {f"{PROJECT_FOLDER}/node-scripts/{name}": (text, 0o755) for name, text in self._scripts.items()},
-        )
+        self._put_scripts(node)
         kubelet_node.start(node.host, kubelet_node.texts(told, credentials), deadline)
         kubelet_node.wait_unit_answers(node.host, deadline.sooner(300))
         _wait_node_ready(plane.kubectl, deadline.sooner(400))
@@ -130,11 +127,15 @@ class Upstream:
         running = as_object(plane.kubectl.raw("/version")).get("gitVersion", "")
         if running != cell.version:
             raise UsageError(f"node {node.id} runs {running or 'nothing'}, not {cell.version}")
+        self._put_scripts(node)
+        return self._cluster(node, cell, with_dependents(cell), plane, self.binaries(cell.version))
+
+    def _put_scripts(self, node: Node) -> None:
+        """Lay the node programs onto the node, as they are in the project now."""
         put_texts(
             node.host,
             {f"{PROJECT_FOLDER}/node-scripts/{name}": (text, 0o755) for name, text in self._scripts.items()},
         )
-        return self._cluster(node, cell, with_dependents(cell), plane, self.binaries(cell.version))
 
     def _cluster(
         self, node: Node, cell: Cell, told: Cell, plane: control_plane.ControlPlane, binaries: Binaries

@@ -135,12 +135,12 @@ def is_built(cache: Path) -> bool:
 def ensure(cache: Path, progress: Callable[[str], None]) -> Image:
     """The image from the cache, built first when it is not there yet (about a minute)."""
     image = Image(folder=cache / "images" / digest(), digest=digest())
-    if (image.folder / "manifest.json").exists():
+    if is_built(cache):
         return image
     require_tools(for_build=True)
     image.folder.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(f"{image.folder}.lock", timeout=BUILD_TIMEOUT_S):
-        if not (image.folder / "manifest.json").exists():
+        if not is_built(cache):
             progress(f"building the guest image (Debian {SUITE}, once; about a minute)")
             _build(image.folder)
     return image
