@@ -1,17 +1,27 @@
+"""Classes by example, worked out from ComputePodQOS in pkg/apis/core/helper/qos/qos.go, v1.34.4 to v1.37.2."""
+
 from __future__ import annotations
 
-import copy
-from fractions import Fraction
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lab.model import ParseError
-from lab.qos import Behaviour, apply_defaults, behaviour_for, is_pod_level_resources_set, qos_class
-from lab.quantity import parse_quantity
+from lab.qos import (
+    DEFAULTING_GATE,
+    FIX_GATE,
+    POD_LEVEL_GATE,
+    Behaviour,
+    affected,
+    behaviour_for,
+    behaviour_of,
+    classify,
+    is_pod_level_resources_set,
+    qos_class,
+    static_pod_class,
+    stored_class,
+)
 
 BEFORE, SHADOWS, FIXED = Behaviour.BEFORE_1_34, Behaviour.EMPTY_BLOCK_SHADOWS, Behaviour.FIXED
+FIX_OFF, EARLY = Behaviour.FIX_OFF, Behaviour.FIXED_EARLY_DEFAULTS
 ABSENT = object()
 
 
@@ -63,8 +73,37 @@ def test_the_six_pods_of_the_article(name):
         (38, True, True, FIXED),
     ],
 )
-def test_behaviour_by_version_and_gates(minor, pod_level, fix, behaviour):
+def test_behaviour_for_pods_that_were_read_back(minor, pod_level, fix, behaviour):
     assert behaviour_for(minor, pod_level, fix) is behaviour
+
+
+@pytest.mark.parametrize(
+    ("minor", "gates", "behaviour"),
+    [
+        (31, {POD_LEVEL_GATE: True}, BEFORE),
+        (33, {}, BEFORE),
+        (33, {POD_LEVEL_GATE: True}, SHADOWS),
+        (34, {}, SHADOWS),
+        (36, {}, SHADOWS),
+        (36, {FIX_GATE: True, DEFAULTING_GATE: True}, SHADOWS),
+        (36, {POD_LEVEL_GATE: False}, BEFORE),
+        (37, {}, FIXED),
+        (37, {"AnotherGate": False}, FIXED),
+        (37, {FIX_GATE: False}, FIX_OFF),
+        (37, {DEFAULTING_GATE: False}, EARLY),
+        (37, {FIX_GATE: False, DEFAULTING_GATE: False}, SHADOWS),
+        (37, {POD_LEVEL_GATE: False, FIX_GATE: True}, BEFORE),
+        (40, {}, FIXED),
+    ],
+)
+def test_behaviour_by_version_and_gates(minor, gates, behaviour):
+    assert behaviour_of(minor, gates) is behaviour
+
+
+def test_labels_are_those_of_the_tables():
+    labels = [behaviour.label for behaviour in (BEFORE, SHADOWS, FIXED, FIX_OFF)]
+    assert labels == ["<= 1.33", "1.34-1.36", "1.37+", "1.37+ with the fix off"]
+    assert len({behaviour.label for behaviour in Behaviour}) == len(Behaviour)
 
 
 EMPTY_SHAPES = [
@@ -80,8 +119,12 @@ EMPTY_SHAPES = [
 @pytest.mark.parametrize("block", EMPTY_SHAPES)
 def test_every_empty_shape_shadows_before_the_fix_only(block):
     assert qos_class(pod(GUARD, block=block), SHADOWS) == "BestEffort"
+    assert qos_class(pod(GUARD, block=block), FIX_OFF) == "BestEffort"
     assert qos_class(pod(GUARD, block=block), FIXED) == "Guaranteed"
+    assert qos_class(pod(GUARD, block=block), EARLY) == "Guaranteed"
     assert qos_class(pod(GUARD, block=block), BEFORE) == "Guaranteed"
+    assert affected(pod(GUARD, block=block))
+    assert not affected(pod({}, block=block))
 
 
 def test_null_block_is_no_block():
@@ -94,7 +137,7 @@ def test_zero_quantities_at_pod_level_count_as_set_but_as_nothing(block):
     assert is_pod_level_resources_set(block)
     assert qos_class(pod({}, block=block), SHADOWS) == "BestEffort"
     assert qos_class(pod({}, block=block), FIXED) == "BestEffort"
-    assert qos_class(pod(GUARD, block=block), FIXED, default_pod_limits=False) == "BestEffort"
+    assert qos_class(pod({}, block=block), FIX_OFF) == "BestEffort"
 
 
 def test_huge_pages_set_the_block_but_have_no_class():
@@ -125,14 +168,6 @@ def test_other_pod_level_names_do_not_set_the_block():
 @pytest.mark.parametrize("behaviour", [SHADOWS, FIXED])
 def test_real_pod_level_blocks(block, expected, behaviour):
     assert qos_class(pod({}, block=block), behaviour) == expected
-
-
-def test_pod_level_requests_default_to_the_containers_before_the_limits():
-    block = resources(None, "1/1Gi")
-    assert qos_class(pod({"requests": {"cpu": "500m"}}, block=block), SHADOWS) == "Burstable"
-    defaulted = apply_defaults(pod({"requests": {"cpu": "500m"}}, block=block))["resources"]
-    assert defaulted["requests"] == {"cpu": "500m", "memory": str(2**30)}
-    assert defaulted["limits"] == block["limits"]
 
 
 @pytest.mark.parametrize(
@@ -195,62 +230,79 @@ def test_no_containers():
     assert qos_class({"containers": [{"name": "c"}]}, BEFORE) == "BestEffort"
 
 
-def test_defaults_leave_an_empty_block_and_the_argument_alone():
-    spec = pod(resources(None, "1/1Gi"), block={})
-    before = copy.deepcopy(spec)
-    defaulted = apply_defaults(spec)
-    assert spec == before
-    assert defaulted["resources"] == {}
-    assert defaulted["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
-
-
-def test_defaults_drop_the_block_with_the_gate_off():
-    assert "resources" not in apply_defaults(pod({}, block=BURST), pod_level=False)
-
-
-def test_pod_level_request_is_the_peak_of_containers_sidecars_and_init_containers():
-    def item(cpu, **more):
-        return {"name": "x", "resources": {"requests": {"cpu": cpu}}, **more}
-
-    spec = {
-        "containers": [item("100m"), item("200m")],
-        "initContainers": [
-            item("250m"),
-            item("300m", restartPolicy="Always"),
-            item("400m"),
-            item("50m", restartPolicy="Always"),
-        ],
-        "resources": {"limits": {"cpu": "2"}},
-    }
-    assert apply_defaults(spec)["resources"] == {"requests": {"cpu": "700m"}, "limits": {"cpu": "2"}}
-    spec["containers"][0] = item("1")
-    assert parse_quantity(apply_defaults(spec)["resources"]["requests"]["cpu"]) == Fraction(155, 100)
-
-
-def test_pod_level_requests_that_are_there_are_kept():
-    block = {"requests": {"cpu": "0"}, "limits": {"cpu": "1", "memory": "1Gi"}}
-    defaulted = apply_defaults(pod({"requests": {"cpu": "500m", "nvidia.com/gpu": "1"}}, block=block))
-    assert defaulted["resources"]["requests"] == {"cpu": "0", "memory": str(2**30)}
-
-
-def test_pod_level_limits_are_defaulted_from_the_containers_since_1_37():
+def test_requests_alone_are_completed_since_1_37():
+    # defaultPodLevelLimits, pkg/api/pod/util.go: every container has the limit.
     spec = pod(resources(None, "1/1Gi"), resources(None, "1/1Gi"), block=resources("2/2Gi"))
-    assert qos_class(spec, SHADOWS) == "Burstable"
-    assert qos_class(spec, FIXED, default_pod_limits=False) == "Burstable"
-    assert qos_class(spec, FIXED) == "Guaranteed"
-    assert qos_class(spec, SHADOWS, default_pod_limits=True) == "Guaranteed"
-    assert qos_class(spec, BEFORE, default_pod_limits=True) == "Guaranteed"
+    assert [qos_class(spec, behaviour) for behaviour in (BEFORE, SHADOWS, EARLY)] == [
+        "Guaranteed", "Burstable", "Burstable"
+    ]  # fmt: skip
+    assert [qos_class(spec, behaviour) for behaviour in (FIXED, FIX_OFF)] == ["Guaranteed", "Guaranteed"]
+    assert affected(spec)
 
 
-def test_pod_level_limits_need_a_limit_in_every_container():
-    spec = pod(resources(None, "1/1Gi"), {"limits": {"cpu": "1"}}, block=resources("2/2Gi"))
-    assert apply_defaults(spec, default_pod_limits=True)["resources"]["limits"] == {"cpu": "2"}
+def test_a_zero_request_alone_is_completed_since_1_37():
+    # defaultPodLevelRequests: memory from the container. Up to 1.36 defaultPodRequests needs a limit to begin.
+    spec = pod({"requests": {"memory": "64Mi"}}, block={"requests": {"cpu": "0"}})
+    assert [qos_class(spec, behaviour) for behaviour in (SHADOWS, FIXED)] == ["BestEffort", "Burstable"]
+    assert affected(spec)
+    # ... and huge pages of a container are such a limit (defaultHugePagePodLimits runs first).
+    spec["containers"][0]["resources"]["limits"] = {"hugepages-2Mi": "2Mi"}
+    assert [qos_class(spec, behaviour) for behaviour in (SHADOWS, FIXED)] == ["Burstable", "Burstable"]
+
+
+def test_container_below_its_own_limit_in_sum_only():
+    # An API server refuses it. Up to 1.36 the rule compares sums, since 1.37 container by container.
+    spec = pod(resources("2/1Gi", "1/1Gi"), resources("1/1Gi", "2/1Gi"))
+    assert qos_class(spec, SHADOWS) == "Guaranteed"
     assert qos_class(spec, FIXED) == "Burstable"
+    assert not affected(spec)
 
 
-def test_huge_page_limits_stop_the_other_pod_level_limits():
-    container = {"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"}}
-    assert qos_class(pod(container, block=resources("1/1Gi")), FIXED) == "Burstable"
+def test_limit_range_completes_the_containers_but_not_an_empty_block():
+    limit_ranges = [{"spec": {"limits": [{"type": "Container", "default": {"cpu": "1", "memory": "1Gi"}}]}}]
+    assert {classify(pod({}), behaviour, limit_ranges) for behaviour in Behaviour} == {"Guaranteed"}
+    classes = [classify(pod({}, block={}), behaviour, limit_ranges) for behaviour in (BEFORE, SHADOWS, FIXED, FIX_OFF)]
+    assert classes == ["Guaranteed", "BestEffort", "Guaranteed", "BestEffort"]
+    assert affected(pod({}, block={}), limit_ranges)
+    assert not affected(pod({}, block={}))
+
+
+def test_limit_range_reaches_the_block_since_1_37_only():
+    limit_ranges = [{"spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "1"}}]}}]
+    spec = pod({}, block=resources(None, "2/2Gi"))
+    classes = [classify(spec, behaviour, limit_ranges) for behaviour in (SHADOWS, EARLY, FIXED)]
+    assert classes == ["Guaranteed", "Guaranteed", "Burstable"]
+    assert affected(spec, limit_ranges)
+    assert not affected(spec)
+
+
+def test_static_pod_has_no_registry_since_1_37():
+    # tryDecodeSinglePod, pkg/kubelet/config/common.go: decoded and validated, never DefaultPodLevelResources.
+    limits = pod({}, block=resources(None, "1/1Gi"))
+    assert [static_pod_class(limits, behaviour) for behaviour in (BEFORE, SHADOWS, FIXED, FIX_OFF, EARLY)] == [
+        "BestEffort", "Guaranteed", "Burstable", "Burstable", "Guaranteed"
+    ]  # fmt: skip
+    empty = pod(GUARD, block={})
+    assert [static_pod_class(empty, behaviour) for behaviour in (BEFORE, SHADOWS, FIXED, FIX_OFF)] == [
+        "Guaranteed", "BestEffort", "Guaranteed", "BestEffort"
+    ]  # fmt: skip
+    assert static_pod_class(pod(resources(None, "1/1Gi")), FIXED) == "Guaranteed"
+
+
+@pytest.mark.parametrize("posted", ["Guaranteed", "nonsense"])
+def test_posted_class_is_stored_up_to_1_36(posted):
+    # PrepareForCreate, pkg/registry/core/pod/strategy.go: GetPodQOS is asked before the status is cleared up to 1.36.
+    whole = {"spec": pod(BURST, block={}), "status": {"qosClass": posted}}
+    assert [stored_class(whole, minor, {}) for minor in (33, 34, 36)] == [posted] * 3
+    assert stored_class(whole, 36, {POD_LEVEL_GATE: False}) == posted
+    assert stored_class(whole, 37, {}) == "Burstable"
+    assert stored_class(whole, 37, {FIX_GATE: False}) == "BestEffort"
+
+
+@pytest.mark.parametrize("status", [None, {}, {"qosClass": ""}, {"qosClass": None}, {"phase": "Running"}])
+def test_no_class_posted(status):
+    assert stored_class({"spec": pod(BURST, block={}), "status": status}, 36, {}) == "BestEffort"
+    assert stored_class({"spec": pod(BURST)}, 36, {}) == "Burstable"
 
 
 @pytest.mark.parametrize(
@@ -263,56 +315,9 @@ def test_huge_page_limits_stop_the_other_pod_level_limits():
         {"containers": [{"resources": {"requests": {"cpu": "lots"}}}]},
         {"containers": [], "resources": []},
         {"containers": [], "resources": "{}"},
+        {"containers": [], "resources": {"limits": {"cpu": "lots"}}},
     ],
 )
 def test_specs_of_another_form_are_refused(spec):
     with pytest.raises(ParseError):
         qos_class(spec, SHADOWS)
-
-
-AMOUNTS = st.dictionaries(
-    st.sampled_from(["cpu", "memory", "ephemeral-storage"]), st.sampled_from(["0", "1", "2", "1000m"])
-)
-
-
-@st.composite
-def admitted_resources(draw):
-    limits = draw(AMOUNTS)
-    requests = {
-        name: value
-        for name, value in draw(AMOUNTS).items()
-        if name not in limits or parse_quantity(value) <= parse_quantity(limits[name])
-    }
-    return {"requests": requests, "limits": limits}
-
-
-def class_by_sums(containers):
-    """The form of the rule before 1.37: sums over the containers, each needing both limits."""
-    sums = {"requests": {}, "limits": {}}
-    every_container_limited = True
-    for container in containers:
-        filled = {"limits": container["limits"], "requests": {**container["limits"], **container["requests"]}}
-        for key in sums:
-            for name in ("cpu", "memory"):
-                amount = parse_quantity(filled[key].get(name, "0"))
-                if amount > 0:
-                    sums[key][name] = sums[key].get(name, 0) + amount
-        every_container_limited &= all(parse_quantity(filled["limits"].get(n, "0")) > 0 for n in ("cpu", "memory"))
-    if not sums["requests"] and not sums["limits"]:
-        return "BestEffort"
-    return "Guaranteed" if every_container_limited and sums["requests"] == sums["limits"] else "Burstable"
-
-
-@given(st.lists(admitted_resources(), min_size=1, max_size=3))
-def test_both_forms_of_the_rule_agree_on_admitted_pods(containers):
-    expected = class_by_sums(containers)
-    for behaviour in Behaviour:
-        assert qos_class(pod(*containers), behaviour) == expected
-    assert qos_class(pod(*containers, block={}), FIXED) == expected
-    assert qos_class(pod(*containers, block={}), SHADOWS) == "BestEffort"
-
-
-@given(st.lists(admitted_resources(), max_size=3), st.one_of(st.none(), admitted_resources()))
-def test_defaulting_twice_changes_nothing(containers, block):
-    once = apply_defaults(pod(*containers, block=block))
-    assert apply_defaults(once) == once
