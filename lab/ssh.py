@@ -1,13 +1,14 @@
 """Commands and files over SSH with paramiko, to a host whose key is known beforehand.
 
-There is no trust on first use: the one accepted host key is given by the provider. Every command has a real deadline,
-both streams are drained in one loop, and the exit status is read from a marker that the command itself writes, since
-paramiko reports -1 for three different events (signal, closed channel, lost connection).
+There is no trust on first use: the accepted host keys are given by the provider. Every command has a real deadline, and
+its exit status is read from a marker that the command itself writes, since paramiko reports -1 for three different
+events (signal, closed channel, lost connection). A lost connection is sought again; only a command that is marked
+repeatable is then run again.
 """
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import hashlib
 import logging
 import math
@@ -17,113 +18,148 @@ import secrets
 import shlex
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import paramiko
-from paramiko.pkey import UnknownKeyType
 
-from lab.host import Command, Completed, Deadline, failure_text, wait_until
+from lab.host import Clock, Command, Completed, Deadline, Sleep, failure_text, wait_until
 from lab.model import CommandError, NodeError, TransportError, WaitTimeout
+from lab.ssh_channel import CHUNK, answers, closing_at, exchange, hanging_up_after
+from lab.ssh_connect import Address, AuthenticationRefused, HostKeyMismatch, open_client, parse_public_key
+
+__all__ = ["Address", "AuthenticationRefused", "HostKeyMismatch", "Reconnect", "SshHost", "parse_public_key"]
 
 log = logging.getLogger(__name__)
 
-# paramiko logs every refused attempt of a booting node with a traceback; its errors reach us as exceptions.
-logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 20.0
 BOOT_TRY_S = 5.0
-"""One try while a node boots: the port may be forwarded before anything listens behind it."""
-POLL_S = 0.02
-CHUNK = 1 << 16
+"""For the first line of a booting node: its port may be forwarded before anything listens behind it.
+
+After its first line it gets its time: an emulated node on a busy machine needs many seconds for a key exchange.
+"""
+REFUSED_PAUSE_S = 5.0
+"""After a refused login. sshd's PerSourcePenalties add 5 s for each, and shut an address out from 15 s on."""
+RECONNECT_S = 120.0
+UNNOTICED_S = 45.0
+"""A dead link is noticed this late at most: the next keepalive, the time it may stay unanswered, and some slack."""
+
+# Each of these may be cut off and run again at any point, also while the first execution still goes on.
+PREPARE = (
+    'set -e; if [ -e "$1" ]; then sum=$(sha256sum < "$1"); '
+    'if [ "${sum%% *}" = "$3" ]; then chmod "$2" "$1"; echo same; exit; fi; fi; mkdir -p "$(dirname "$1")"; echo other'
+)
+INSTALL = (
+    'set -e; part="$2.part"; if [ -e "$1" ]; then if [ "$1" != "$part" ]; then part="$2.$$.part"; '
+    'trap \'rm -f "$part"\' EXIT; cp "$1" "$part"; fi; '
+    'sum=$(sha256sum < "$part"); if [ "${sum%% *}" != "$4" ]; then rm -f "$part"; echo "${sum%% *}"; exit; fi; '
+    'chmod "$3" "$part"; mv -fT "$part" "$2" || true; fi; sum=$(sha256sum < "$2"); echo "${sum%% *}"'
+)
+WRITE = (
+    'set -e; umask 077; part="$1.$$.part"; trap \'rm -f "$part"\' EXIT; mkdir -p "$(dirname "$1")"; cat > "$part"; '
+    # A lost connection ends the input early, and looks like its end from here.
+    '[ "$(wc -c < "$part")" -eq "$3" ] || { echo "the input is not whole" >&2; exit 1; }; '
+    'chmod "$2" "$part"; mv -fT "$part" "$1"'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where a node answers, and the only host key that is accepted there (OpenSSH public key text)."""
+class Reconnect:
+    """How a lost connection is sought again: for ``limit_s`` per call, with pauses that double up to the longest.
 
-    host: str
-    port: int
-    user: str
-    host_key: str
-    identity: Path
+    ``answer_s`` is how long a node may take to answer a question about nothing before its link counts as dead.
+    """
+
+    limit_s: float = RECONNECT_S
+    first_pause_s: float = 0.5
+    longest_pause_s: float = 5.0
+    answer_s: float = 5.0
+    clock: Clock = time.monotonic
+    sleep: Sleep = time.sleep
 
 
-class HostKeyMismatch(NodeError):
-    """The node showed another key than the pinned one. Never retried."""
+class _Outage:
+    """What one call may still spend without a connection."""
 
-
-def parse_public_key(text: str) -> paramiko.PKey:
-    """``ssh-ed25519 AAAA… [comment]`` to a key; NodeError when it is not one."""
-    fields = text.split()
-    if len(fields) < 2:
-        raise NodeError(f"not an OpenSSH public key: {text[:60]!r}")
-    try:
-        return paramiko.PKey.from_type_string(fields[0], base64.b64decode(fields[1], validate=True))
-    except (ValueError, OverflowError, paramiko.SSHException, UnknownKeyType) as error:
-        raise NodeError(f"not an OpenSSH public key: {text[:60]!r}: {error}") from error
+    def __init__(self, left_s: float) -> None:
+        self.left_s = left_s
+        self.pause_s = 0.0
+        self.has_stumbled = False
 
 
 class SshHost:
-    """One persistent connection to one node. Not to be used by two threads at once."""
+    """One persistent connection to one node. Not to be used by two threads at once.
 
-    def __init__(self, address: Address, name: str) -> None:
+    With ``become`` every command runs as root by sudo, unless the login user is root already. Values of a command's
+    ``env`` stand in the node's process list and in sudo's log; secrets belong on stdin.
+    """
+
+    def __init__(
+        self, address: Address, name: str, *, become: bool = False, reconnect: Reconnect | None = None
+    ) -> None:
         self.address = address
         self.name = name
+        self._become = become and address.user != "root"
+        self._reconnect = reconnect or Reconnect()
         self._client: paramiko.SSHClient | None = None
+        self._was_connected = False
         self._lock = threading.Lock()
 
-    def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-        """Open the connection now. HostKeyMismatch stops for good; anything else is TransportError."""
+    def pin(self, host_keys: tuple[str, ...]) -> None:
+        """Accept these host keys only, from the next connection on."""
+        self.address = replace(self.address, host_keys=host_keys)
+
+    def connect(self, timeout_s: float = CONNECT_TIMEOUT_S, handshake_s: float | None = None) -> None:
+        """Open the connection now. HostKeyMismatch stops for good; anything else is TransportError.
+
+        TCP and the node's first line may take ``timeout_s`` each, what follows ``handshake_s`` (as much by default).
+        """
         self.close()
-        client = paramiko.SSHClient()
-        client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        key = parse_public_key(self.address.host_key)
-        known_as = self.address.host if self.address.port == 22 else f"[{self.address.host}]:{self.address.port}"
-        client.get_host_keys().add(known_as, key.get_name(), key)
-        try:
-            client.connect(
-                self.address.host,
-                port=self.address.port,
-                username=self.address.user,
-                pkey=paramiko.Ed25519Key.from_private_key_file(str(self.address.identity)),
-                allow_agent=False,
-                look_for_keys=False,
-                timeout=timeout_s,
-                banner_timeout=timeout_s,
-                auth_timeout=timeout_s,
-                channel_timeout=timeout_s,
-            )
-        except paramiko.BadHostKeyException as error:
-            client.close()
-            raise HostKeyMismatch(
-                f"{self.name} at {known_as} shows another host key than the pinned one; this may be another machine "
-                "or someone in between. Nothing was sent. Destroy the node and make a new one."
-            ) from error
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            client.close()
-            raise TransportError(f"{self.name} at {known_as}: {type(error).__name__}: {error}") from error
-        transport = client.get_transport()
-        if transport is not None:
-            transport.set_keepalive(10)
-        self._client = client
+        self._client = open_client(self.address, self.name, timeout_s, handshake_s or timeout_s)
+        self._was_connected = True
 
     def wait_ready(self, deadline: Deadline, alive: Callable[[], None] | None = None) -> None:
         """Try to connect until it works. ``alive`` may raise when the machine behind it is known to be dead."""
+        pause_s = 0.0
 
         def probe() -> tuple[bool | None, str]:
+            nonlocal pause_s
             if alive is not None:
                 alive()
             try:
-                self.connect(timeout_s=BOOT_TRY_S)
-            except HostKeyMismatch:
-                raise
+                self.connect(timeout_s=BOOT_TRY_S, handshake_s=CONNECT_TIMEOUT_S)
             except TransportError as error:
+                pause_s = REFUSED_PAUSE_S if isinstance(error, AuthenticationRefused) else 0.0
                 return None, str(error)
             return True, "connected"
 
-        wait_until(f"ssh on {self.name}", probe, deadline, interval_s=0.5)
+        def sleep(seconds: float) -> None:
+            self._reconnect.sleep(min(max(seconds, pause_s), deadline.remaining_s()))
+
+        wait_until(f"ssh on {self.name}", probe, deadline, interval_s=0.5, sleep=sleep)
+
+    def check_become(self) -> None:
+        """One NodeError that says what to do when commands would not run as root on this node."""
+        done = self.run(Command(argv=("id", "-u"), check=False, repeatable=True))
+        if done.exit_status == 0 and done.stdout.strip() == "0":
+            return
+        said = done.stderr.strip().splitlines()[-1:] or [f"exit {done.exit_status}, {done.stdout.strip()!r}"]
+        reason = f"sudo says: {said[0]}"
+        if not self._become:
+            reason = "sudo is not used here"
+        elif done.exit_status == 127:
+            reason = "there is no sudo"
+        elif "password is required" in done.stderr:
+            reason = "sudo asks for a password"
+        user = self.address.user
+        raise NodeError(
+            f"{self.name}: {user} is not root, and {reason}; log in as root, or let {user} use sudo without a password "
+            f"(a sudoers line: {user} ALL=(ALL) NOPASSWD: ALL)"
+        )
 
     def close(self) -> None:
         """End the connection; harmless when there is none."""
@@ -132,35 +168,94 @@ class SshHost:
             self._client = None
 
     def run(self, command: Command) -> Completed:
-        """See :class:`lab.host.Host`. Only a ``repeatable`` command is tried again, once, after a lost connection."""
-        with self._lock:
-            try:
-                completed = self._run_once(command)
-            except TransportError:
-                if not command.repeatable:
-                    raise
-                log.info("%s: connection lost, once more: %s", self.name, command.shown())
-                self.connect()
-                completed = self._run_once(command)
+        """See :class:`lab.host.Host`.
+
+        Before anything of a command is sent, a lost connection is sought again for any command. Afterwards only a
+        ``repeatable`` one runs again, with what is left of its own time; up to 45 s in which the loss went unnoticed do
+        not count against it, but against the limit of :class:`Reconnect`, which holds for the whole call.
+        """
+        return self._run(command, become=self._become)
+
+    def _run(self, command: Command, *, become: bool) -> Completed:
+        def once(channel: paramiko.Channel, deadline: Deadline) -> Completed:
+            return self._run_once(channel, deadline, command, become=become)
+
+        completed = self._surviving(command.shown(), command.timeout_s, command.repeatable, once)
         log.debug("%s: exit %d in %.2f s: %s", self.name, completed.exit_status, completed.seconds, command.shown())
         if command.check and completed.exit_status != 0:
             raise CommandError(failure_text(self.name, command, completed))
         return completed
 
-    def _channel(self, timeout_s: float) -> paramiko.Channel:
-        """A channel, on a new connection if the old one is gone: until here nothing of a command was sent."""
-        transport = self._transport()
-        if transport is not None:
+    def _surviving(
+        self, what: str, timeout_s: float, repeatable: bool, once: Callable[[paramiko.Channel, Deadline], T]
+    ) -> T:
+        """Do something on a channel; after a lost connection on a new one, if nothing was sent or it is repeatable."""
+        outage = _Outage(self._reconnect.limit_s)
+        left_s = timeout_s
+        with self._lock:
+            while True:
+                deadline = Deadline.after(left_s)
+                channel = None
+                try:
+                    channel = self._channel(deadline)
+                    with hanging_up_after(deadline, channel):
+                        return once(channel, deadline)
+                except (TransportError, WaitTimeout) as error:
+                    if not self._may_repeat(error, repeatable or channel is None, channel is not None, outage):
+                        raise
+                    lost = error
+                log.info("%s: connection lost: %s", self.name, what)
+                unnoticed_s = min(left_s - deadline.remaining_s(), UNNOTICED_S)
+                left_s = min(timeout_s, deadline.remaining_s() + unnoticed_s)
+                outage.left_s -= unnoticed_s
+                self._seek(outage, lost)
+
+    def _may_repeat(self, error: NodeError, allowed: bool, was_sent: bool, outage: _Outage) -> bool:
+        """Whether a failed try may be followed by another one."""
+        if not allowed or not self._was_connected or isinstance(error, AuthenticationRefused):
+            return False
+        if isinstance(error, WaitTimeout):
+            # A slow command has used up its time; behind a dead link nobody knows.
+            return not answers(self._transport(), self._reconnect.answer_s)
+        if was_sent and answers(self._transport(), self._reconnect.answer_s):
+            # The command's shell died, not the connection: that may be chance once.
+            allowed, outage.has_stumbled = not outage.has_stumbled, True
+        return allowed
+
+    def _seek(self, outage: _Outage, lost: NodeError) -> None:
+        """Connect again within what is left of the outage; the first try of a call comes at once."""
+        while outage.left_s > 0:
+            started = self._reconnect.clock()
+            if outage.pause_s > 0:
+                self._reconnect.sleep(min(outage.pause_s, outage.left_s))
+            outage.pause_s = min(
+                max(self._reconnect.first_pause_s, 2 * outage.pause_s), self._reconnect.longest_pause_s
+            )
             try:
-                return transport.open_session(timeout=timeout_s)
-            except (paramiko.SSHException, OSError, EOFError) as error:
-                log.info("%s: connection lost: %s", self.name, error)
-        self.connect()
+                self.connect(timeout_s=min(CONNECT_TIMEOUT_S, outage.left_s))
+            except AuthenticationRefused:
+                raise
+            except TransportError as error:
+                lost = error
+            else:
+                return
+            finally:
+                outage.left_s -= self._reconnect.clock() - started
+        # A node that has been sought in vain costs the next call one try only.
+        self._was_connected = False
+        raise TransportError(
+            f"{self.name}: no connection that lasts within {self._reconnect.limit_s:g} s; last: {lost}"
+        ) from lost
+
+    def _channel(self, deadline: Deadline) -> paramiko.Channel:
+        """A channel on the present connection, or on the first one; until here nothing of a command was sent."""
+        if not self._was_connected:
+            self.connect()
         transport = self._transport()
         if transport is None:
             raise TransportError(f"{self.name}: the connection is gone")
         try:
-            return transport.open_session(timeout=timeout_s)
+            return transport.open_session(timeout=max(1.0, min(CONNECT_TIMEOUT_S, deadline.remaining_s())))
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise TransportError(f"{self.name}: no channel: {error}") from error
 
@@ -168,22 +263,19 @@ class SshHost:
         transport = self._client.get_transport() if self._client is not None else None
         return transport if transport is not None and transport.is_active() else None
 
-    def _run_once(self, command: Command) -> Completed:
+    def _run_once(
+        self, channel: paramiko.Channel, deadline: Deadline, command: Command, *, become: bool
+    ) -> Completed:
         started = time.monotonic()
-        deadline = Deadline.after(command.timeout_s)
         marker = f"lab-rc-{secrets.token_hex(8)}"
-        environment = [f"{name}={value}" for name, value in command.env.items()]
-        argv = ["timeout", "-k", "5", str(math.ceil(command.timeout_s) + 5)]
-        argv += ["env", *environment, *command.argv] if environment else command.argv
-        line = f"{shlex.join(argv)}; printf '\\n%s=%d\\n' {marker} $? >&2"
-        channel = self._channel(min(CONNECT_TIMEOUT_S, command.timeout_s))
+        line = f"{_shell_words(command, become)}; printf '\\n%s=%d\\n' {marker} $? >&2"
+        what = f"{self.name}: {command.shown()}"
         try:
-            _request(channel, deadline, f"{self.name}: {command.shown()}", lambda: channel.exec_command(line))
-            out, err = _exchange(channel, command.stdin.encode(), deadline, f"{self.name}: {command.shown()}")
+            with closing_at(deadline, channel, what):
+                channel.exec_command(line)
+            out, err = exchange(channel, command.stdin.encode(), deadline, what)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise TransportError(f"{self.name}: connection lost in: {command.shown()}: {error}") from error
-        finally:
-            channel.close()
         errors = err.decode(errors="replace")
         match = re.search(rf"\n{marker}=(\d+)\n\Z", errors)
         if match is None:
@@ -197,108 +289,77 @@ class SshHost:
         )
 
     def put(self, source: Path, target: str, *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
-        """See :class:`lab.host.Host`. Sent to a temporary name, hashed there, then moved into place."""
+        """See :class:`lab.host.Host`. Sent to a temporary name, hashed there, then moved into place.
+
+        A lost connection is survived at any point. With sudo the file first arrives in a private folder of the login
+        user, and is copied, hashed and moved by root.
+        """
         with source.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if self._sha256(target, timeout_s) == digest:
-            self.run(Command(argv=("chmod", f"{mode:o}", target), repeatable=True))
+        permissions = f"{mode:o}"
+        if self._script(PREPARE, target, permissions, digest, timeout_s=timeout_s) == "same":
             return
-        temporary = f"{target}.part"
-        self.run(Command(argv=("mkdir", "-p", posixpath.dirname(target) or "."), repeatable=True))
-        self._send(source, temporary, timeout_s)
-        arrived = self._sha256(temporary, timeout_s)
+        with self._arrival(target) as arrival:
+
+            def once(channel: paramiko.Channel, deadline: Deadline) -> None:
+                _send(channel, deadline, self.name, source, arrival)
+
+            self._surviving(f"sending {source.name}", timeout_s, True, once)
+            arrived = self._script(INSTALL, arrival, target, permissions, digest, timeout_s=timeout_s)
         if arrived != digest:
             raise NodeError(f"{self.name}: {source.name} arrived as {arrived}, sent as {digest}")
-        self.run(Command(argv=("chmod", f"{mode:o}", temporary), repeatable=True))
-        self.run(Command(argv=("mv", "-f", temporary, target)))
+
+    @contextlib.contextmanager
+    def _arrival(self, target: str) -> Iterator[str]:
+        """Where SFTP writes what becomes ``target``: beside it; with sudo in a new folder of the login user alone."""
+        if not self._become:
+            yield f"{target}.part"
+            return
+        folder = f"/var/tmp/lab-put-{secrets.token_hex(16)}"
+        make = ("sh", "-c", 'mkdir -m 700 "$1" 2>/dev/null || [ -O "$1" ]', "sh", folder)
+        remove = Command(argv=("rm", "-rf", folder), repeatable=True)
+        self._run(Command(argv=make, repeatable=True), become=False)
+        try:
+            yield posixpath.join(folder, posixpath.basename(target))
+        except TransportError:
+            log.warning("%s: %s stays, there is no connection", self.name, folder)
+            raise
+        except BaseException:
+            self._run(replace(remove, check=False), become=False)
+            raise
+        self._run(remove, become=False)
 
     def put_text(self, text: str, target: str, *, mode: int = 0o644) -> None:
         """See :class:`lab.host.Host`. One round trip; the text travels on stdin, so it is in no process list."""
-        script = (
-            'umask 077; mkdir -p "$(dirname "$1")" && cat > "$1.part" && chmod "$2" "$1.part" && mv -f "$1.part" "$1"'
-        )
-        self.run(Command(argv=("sh", "-c", script, "sh", target, f"{mode:o}"), stdin=text, repeatable=True))
+        words = (target, f"{mode:o}", str(len(text.encode())))
+        self.run(Command(argv=("sh", "-c", WRITE, "sh", *words), stdin=text, repeatable=True))
 
-    def _sha256(self, path: str, timeout_s: float) -> str | None:
-        script = '[ -e "$1" ] || { echo absent; exit 0; }; sha256sum < "$1"'
-        done = self.run(Command(argv=("sh", "-c", script, "sh", path), timeout_s=timeout_s, repeatable=True))
-        word = done.stdout.split()[0]
-        return None if word == "absent" else word
+    def _script(self, script: str, *words: str, timeout_s: float) -> str:
+        command = Command(argv=("sh", "-c", script, "sh", *words), timeout_s=timeout_s, repeatable=True)
+        return self.run(command).stdout.strip()
 
-    def _send(self, source: Path, target: str, timeout_s: float) -> None:
-        channel = self._channel(CONNECT_TIMEOUT_S)
-        channel.settimeout(min(60.0, timeout_s))
-        deadline = Deadline.after(timeout_s)
-        try:
-            what = f"{self.name}: sending {source.name}"
-            _request(channel, deadline, what, lambda: channel.invoke_subsystem("sftp"))
+
+def _shell_words(command: Command, become: bool) -> str:
+    """The command for the login shell: sudo outermost, so that `timeout` may end what root runs."""
+    argv = ["sudo", "-n", "--"] if become else []
+    argv += ["timeout", "-k", "5", str(math.ceil(command.timeout_s) + 5)]
+    if command.env:
+        argv += ["env", *(f"{name}={value}" for name, value in command.env.items())]
+    return shlex.join([*argv, *command.argv])
+
+
+def _send(channel: paramiko.Channel, deadline: Deadline, node: str, source: Path, target: str) -> None:
+    """Write a file by SFTP, whole from its start; WaitTimeout at the deadline."""
+    what = f"{node}: sending {source.name}"
+    try:
+        with closing_at(deadline, channel, what):
+            channel.invoke_subsystem("sftp")
             sftp = paramiko.SFTPClient(channel)
             with source.open("rb") as file, sftp.open(target, "wb") as remote:
                 remote.set_pipelined(True)
                 while chunk := file.read(CHUNK // 2):
-                    if deadline.remaining_s() <= 0:
-                        raise WaitTimeout(f"{self.name}: {source.name} not sent within {timeout_s:g} s")
                     remote.write(chunk)
-        except (FileNotFoundError, PermissionError) as error:
-            raise NodeError(f"{self.name}: cannot write {target}: {error.strerror}") from error
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise TransportError(f"{self.name}: sending {source.name}: {error}") from error
-        finally:
-            channel.close()
-
-
-def _request(channel: paramiko.Channel, deadline: Deadline, what: str, ask: Callable[[], None]) -> None:
-    """Make a channel request; WaitTimeout at the deadline.
-
-    paramiko waits for the answer without an end. Closing the channel wakes it up.
-    """
-    guard = threading.Timer(deadline.remaining_s(), channel.close)
-    guard.daemon = True
-    guard.start()
-    try:
-        ask()
-    except paramiko.SSHException as error:
-        if deadline.remaining_s() <= 0:
-            raise WaitTimeout(f"no answer in time: {what}") from error
-        raise
-    finally:
-        guard.cancel()
-
-
-def _exchange(channel: paramiko.Channel, stdin: bytes, deadline: Deadline, what: str) -> tuple[bytes, bytes]:
-    """Feed stdin and drain both streams until the remote side closes; WaitTimeout at the deadline."""
-    out, err = bytearray(), bytearray()
-    channel.setblocking(0)
-    offset = 0
-    if not stdin:
-        channel.shutdown_write()
-    while True:
-        moved = False
-        while channel.recv_ready():
-            out += channel.recv(CHUNK)
-            moved = True
-        while channel.recv_stderr_ready():
-            err += channel.recv_stderr(CHUNK)
-            moved = True
-        if offset < len(stdin) and not channel.closed and channel.send_ready():
-            try:
-                offset += channel.send(stdin[offset : offset + CHUNK // 2])
-                moved = True
-            except TimeoutError:
-                moved = False
-            except OSError:
-                # A command may end without having read all of its input; then the channel closes under this write.
-                if not channel.closed:
-                    raise
-            if offset >= len(stdin):
-                channel.shutdown_write()
-        ended = channel.closed or (channel.exit_status_ready() and channel.eof_received)
-        if ended and not channel.recv_ready() and not channel.recv_stderr_ready():
-            return bytes(out), bytes(err)
-        transport = channel.get_transport()
-        if not transport.is_active() and not moved:
-            return bytes(out), bytes(err)
-        if deadline.remaining_s() <= 0:
-            raise WaitTimeout(f"no end in time: {what}; stderr so far: {bytes(err[-300:]).decode(errors='replace')}")
-        if not moved:
-            time.sleep(POLL_S)
+    except (FileNotFoundError, PermissionError) as error:
+        raise NodeError(f"{node}: cannot write {target}: {error.strerror}") from error
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        raise TransportError(f"{what}: {error}") from error

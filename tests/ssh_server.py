@@ -1,6 +1,7 @@
 """A real SSH server on loopback, in this process: commands run in a real shell, files arrive by SFTP.
 
-A test may let the next matching command go wrong in one of the ways that :data:`FAULTS` names.
+A test may let the next matching command go wrong in one of the ways that :data:`FAULTS` names, close the door
+(``lets_in``), or name a file whose key the server shows from the next connection on, once it is there (``next_key``).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 import paramiko
 
 from lab import processes
-from lab.providers.qemu.guest import make_key_pair
 from lab.ssh import Address
+from lab.ssh_keys import make_key_pair
 
 FAULTS = {
     "drop": "run it to its end, then cut the connection before anything of it is reported",
@@ -29,6 +30,25 @@ FAULTS = {
     "close": "close the channel without running it",
     "early-close": "close the channel with its status while the client still sends",
 }
+
+
+SUDO = """#!/bin/sh
+# As sudo with `Defaults env_reset`. It knows two options, and refuses what it does not know.
+while [ $# -gt 0 ]; do
+    case $1 in
+    -n) quiet=1; shift ;;
+    --) shift; break ;;
+    -*) echo "sudo: invalid option -- '$1'" >&2; exit 1 ;;
+    *) break ;;
+    esac
+done
+[ "$quiet" ] || { echo "sudo: a terminal is required to read the password" >&2; exit 1; }
+if [ -e "$0.refusal" ]; then cat "$0.refusal" >&2; exit 1; fi
+exec env -i PATH="$PATH" HOME=/root %s="$%s" LAB_TEST_ROOT=1 "$@"
+"""
+ID = """#!/bin/sh
+[ "$*" = -u ] && if [ "$LAB_TEST_ROOT" ]; then echo 0; else echo 1000; fi
+"""
 
 
 class SshServer:
@@ -50,6 +70,11 @@ class SshServer:
         self.running = threading.Event()
         self.released = threading.Event()
         self.corrupt_uploads = False
+        self.users = {"root"}
+        self.lets_in = True
+        self.environment: dict[str, str] = {}
+        self.next_key: Path | None = None
+        self.more_keys: list[paramiko.PKey] = []
         self._faults: list[tuple[str, str]] = []
         self._transports: list[paramiko.Transport] = []
         self._threads: list[threading.Thread] = []
@@ -80,14 +105,25 @@ class SshServer:
             transport.close()
             transport.join(timeout=20)
 
-    def address(self, *, host_key: str | None = None, user: str = "root") -> Address:
+    def address(self, *, host_key: str | None = None, user: str = "root", port: int | None = None) -> Address:
         return Address(
             host="127.0.0.1",
-            port=self.port,
+            port=port or self.port,
             user=user,
-            host_key=host_key or self.host_key,
+            host_keys=(host_key or self.host_key,),
             identity=self.identity,
         )
+
+    def use_sudo(self, refusal: str | None = None) -> None:
+        """Put a sudo in front of the PATH of all commands; ``refusal`` is what it says instead of doing anything."""
+        folder = self.folder / "bin"
+        folder.mkdir()
+        for name, text in (("sudo", SUDO % (processes.MARK, processes.MARK)), ("id", ID)):
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+        if refusal is not None:
+            (folder / "sudo.refusal").write_text(refusal)
+        self.environment["PATH"] = f"{folder}:{os.environ['PATH']}"
 
     def break_next(self, word: str, fault: str) -> None:
         """Let the next command line that contains ``word`` suffer ``fault``."""
@@ -126,7 +162,10 @@ class SshServer:
     def _greet(self, connection: socket.socket) -> None:
         transport = paramiko.Transport(connection)
         self._transports.append(transport)
-        transport.add_server_key(self._key)
+        if self.next_key is not None and self.next_key.exists():
+            self._key = paramiko.Ed25519Key.from_private_key(io.StringIO(self.next_key.read_text()))
+        for key in (self._key, *self.more_keys):
+            transport.add_server_key(key)
         transport.set_subsystem_handler("sftp", paramiko.SFTPServer, _Files)
         try:
             transport.start_server(server=_Session(self, transport))
@@ -143,8 +182,8 @@ class _Session(paramiko.ServerInterface):
         return "publickey"
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        known = username == "root" and key.get_base64() == self.owner.authorized
-        return paramiko.AUTH_SUCCESSFUL if known else paramiko.AUTH_FAILED
+        known = username in self.owner.users and key.get_base64() == self.owner.authorized
+        return paramiko.AUTH_SUCCESSFUL if known and self.owner.lets_in else paramiko.AUTH_FAILED
 
     def check_channel_request(self, kind: str, chanid: int) -> int:
         return paramiko.OPEN_SUCCEEDED if kind == "session" else paramiko.OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
@@ -185,7 +224,7 @@ def _execute(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, processes.MARK: str(owner.folder)},
+        env={**os.environ, **owner.environment, processes.MARK: str(owner.folder)},
         start_new_session=True,
     )
     assert child.stdin is not None

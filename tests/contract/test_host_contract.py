@@ -82,7 +82,18 @@ class Ssh(Local):
         self.server.stop()
 
 
-@pytest.fixture(params=[Fake, Local, Ssh])
+class SudoSsh(Ssh):
+    """As a user who becomes root for every command."""
+
+    def __init__(self, folder):
+        Local.__init__(self, folder)
+        self.server = SshServer(folder / "server").start()
+        self.server.users = {"ubuntu"}
+        self.server.use_sudo()
+        self.host = SshHost(self.server.address(user="ubuntu"), "node", become=True)
+
+
+@pytest.fixture(params=[Fake, Local, Ssh, SudoSsh])
 def subject(request, tmp_path):
     made = request.param(tmp_path)
     yield made
@@ -283,7 +294,7 @@ class TestHost:
             assert subject.mode(target) == mode
 
 
-@pytest.fixture(params=[Local, Ssh])
+@pytest.fixture(params=[Local, Ssh, SudoSsh])
 def real(request, tmp_path):
     made = request.param(tmp_path)
     yield made

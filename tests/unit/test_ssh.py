@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import logging
 import threading
 import traceback
+from dataclasses import replace
 
+import paramiko
 import pytest
 
 from lab.host import Command, Deadline
-from lab.model import NodeError, TransportError, WaitTimeout
-from lab.providers.qemu.guest import make_key_pair
-from lab.ssh import HostKeyMismatch, SshHost, parse_public_key
+from lab.model import NodeError, TransportError, UsageError, WaitTimeout
+from lab.ssh import AuthenticationRefused, HostKeyMismatch, Reconnect, SshHost, parse_public_key
+from lab.ssh_keys import make_key_pair
+from tests.fakes import FakeClock
 from tests.ssh_server import SshServer
 
 SECRET = "hunter2-geheim"
+SOON = Reconnect(limit_s=30, first_pause_s=0.01, longest_pause_s=0.05, answer_s=0.5)
 
 
 @pytest.fixture
@@ -30,8 +36,8 @@ def connect(server):
     server.start()
     made = []
 
-    def make(**changes):
-        host = SshHost(server.address(**changes), "node-1")
+    def make(*, reconnect=SOON, **changes):
+        host = SshHost(server.address(**changes), "node-1", reconnect=reconnect)
         made.append(host)
         return host
 
@@ -68,14 +74,52 @@ class TestHostKey:
         assert server.connections == 1
         assert len(calls) == 1
 
-    def test_a_key_that_changes_between_two_connections_is_refused(self, connect, server):
+    def test_the_message_names_both_fingerprints_and_neither_key(self, connect, server):
+        pinned = make_key_pair("x")[1]
+        with pytest.raises(HostKeyMismatch) as caught:
+            connect(host_key=pinned).connect()
+        for key in (pinned, server.host_key):
+            digest = hashlib.sha256(base64.b64decode(key.split()[1])).digest()
+            assert f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}" in str(caught.value)
+            assert key.split()[1] not in "".join(traceback.format_exception(caught.value))
+
+    @pytest.mark.parametrize("repeatable", [False, True])
+    def test_a_key_that_changes_between_two_connections_is_refused(self, connect, server, repeatable):
         host = connect()
         host.connect()
         server.drop_connections()
-        host.address = server.address(host_key=make_key_pair("x")[1])
-        with pytest.raises(HostKeyMismatch):
-            host.run(Command(argv=("true",), repeatable=True))
+        server.next_key = server.folder / "other"
+        server.next_key.write_text(make_key_pair("x")[0])
+        for _ in range(3):
+            with pytest.raises(HostKeyMismatch):
+                host.run(Command(argv=("true",), repeatable=repeatable))
         assert server.executed == []
+        assert server.connections == 4
+
+    def test_one_of_several_pinned_keys_of_the_same_type_is_enough(self, connect, server):
+        host = connect()
+        host.pin((make_key_pair("a")[1], server.host_key, make_key_pair("b")[1]))
+        assert host.run(Command(argv=("echo", "in"))).stdout == "in\n"
+
+    def test_without_a_pinned_key_nothing_is_accepted(self, connect, server):
+        host = connect()
+        host.pin(())
+        with pytest.raises(HostKeyMismatch, match=r"pinned one \(none\)"):
+            host.connect()
+
+    def test_a_key_of_a_pinned_type_is_asked_for_first(self, connect, server):
+        """A server with several keys shows the pinned one, whatever type the client likes best."""
+        rsa = paramiko.RSAKey.generate(2048)
+        ecdsa = paramiko.ECDSAKey.generate()
+        server.more_keys = [rsa, ecdsa]
+        for key in (rsa, ecdsa):
+            host = connect(host_key=f"{key.get_name()} {key.get_base64()}")
+            assert host.run(Command(argv=("echo", "in"))).stdout == "in\n"
+
+    def test_a_server_without_a_key_of_the_pinned_type_is_a_mismatch(self, connect):
+        rsa = paramiko.RSAKey.generate(2048)
+        with pytest.raises(HostKeyMismatch, match="ssh-ed25519 SHA256:"):
+            connect(host_key=f"{rsa.get_name()} {rsa.get_base64()}").connect()
 
     def test_the_pinned_key_may_have_a_comment(self, connect, server):
         host = connect(host_key=f"{server.host_key.strip()} and more words")
@@ -83,8 +127,23 @@ class TestHostKey:
 
     def test_an_unknown_user_is_a_transport_error_without_an_endless_wait(self, connect):
         host = connect(user="nobody")
-        with pytest.raises(TransportError, match="Authentication"):
+        with pytest.raises(AuthenticationRefused, match="Authentication"):
             host.connect()
+        assert issubclass(AuthenticationRefused, TransportError)
+
+    def test_a_private_key_that_cannot_be_used_is_named_before_any_connection(self, connect, server, tmp_path):
+        key = tmp_path / "key"
+        host = connect()
+        host.address = replace(host.address, identity=key)
+        with pytest.raises(UsageError, match=f"{key}: No such file"):
+            host.connect()
+        key.write_text("no key")
+        with pytest.raises(UsageError, match=str(key)):
+            host.connect()
+        paramiko.RSAKey.generate(2048).write_private_key_file(str(key), password="secret")
+        with pytest.raises(UsageError, match="passphrase"):
+            host.connect()
+        assert server.connections == 0
 
     @pytest.mark.parametrize(
         "text",
@@ -122,6 +181,20 @@ class TestWaitReady:
         assert host.run(Command(argv=("echo", "up"))).stdout == "up\n"
         host.close()
 
+    def test_refused_logins_are_not_hammered(self, server):
+        server.start()
+        server.lets_in = False
+        clock = FakeClock()
+        host = SshHost(server.address(), "node-1", reconnect=Reconnect(clock=clock, sleep=clock.sleep))
+
+        def alive():
+            server.lets_in = len(clock.sleeps) == 3
+
+        host.wait_ready(Deadline.after(60, clock), alive)
+        host.close()
+        assert clock.sleeps == [5, 5, 5]
+        assert server.connections == 4
+
     def test_a_dead_machine_ends_the_wait(self, server):
         def alive():
             raise NodeError("the guest ended by itself")
@@ -151,22 +224,45 @@ class TestLostConnection:
         assert executions() == 2
         assert server.connections == 2
 
-    def test_and_not_a_third_time(self, connect, server, tmp_path):
+    def test_as_often_as_the_connection_is_lost(self, connect, server, tmp_path):
         command, executions = counting(tmp_path, repeatable=True)
-        for _ in range(2):
+        for _ in range(5):
             server.break_next("executions", "drop")
-        with pytest.raises(TransportError):
-            connect().run(command)
-        assert executions() == 2
+        assert connect().run(command).stdout == "out\n"
+        assert executions() == 6
+        assert server.connections == 6
+
+    def test_but_not_for_ever(self, connect, server, tmp_path):
+        command, executions = counting(tmp_path, repeatable=True)
+        for _ in range(200):
+            server.break_next("executions", "drop")
+        host = connect(reconnect=replace(SOON, limit_s=0.5))
+        with pytest.raises(TransportError, match=r"no connection that lasts within 0\.5 s; last: .*executions"):
+            host.run(command)
+        assert 2 <= executions() < 200
 
     @pytest.mark.parametrize("repeatable", [False, True])
     def test_output_before_the_loss_is_never_taken_for_all(self, connect, server, repeatable):
         command = Command(argv=("sh", "-c", "echo part; sleep 60; echo whole"), repeatable=repeatable)
-        for _ in range(2):
+        for _ in range(200):
             server.break_next("whole", "drop-midway")
+        host = connect(reconnect=replace(SOON, limit_s=0.5))
         with pytest.raises(TransportError):
-            connect().run(command)
-        assert server.count("whole") == (2 if repeatable else 1)
+            host.run(command)
+        assert server.count("whole") > 1 if repeatable else server.count("whole") == 1
+
+    def test_a_refused_login_after_a_loss_is_not_tried_again(self, connect, server, tmp_path):
+        command, executions = counting(tmp_path, repeatable=True)
+        host = connect()
+        host.connect()
+        server.drop_connections()
+        server.lets_in = False
+        with pytest.raises(AuthenticationRefused):
+            host.run(command)
+        assert server.connections == 2
+        server.lets_in = True
+        assert host.run(command).stdout == "out\n"
+        assert executions() == 1
 
     def test_a_failing_command_is_not_repeated(self, connect, server):
         host = connect()
@@ -196,15 +292,15 @@ class TestLostConnection:
         assert host.run(Command(argv=("echo", "logs"))).stdout == "logs\n"
         assert executions() == 1
 
-    @pytest.mark.parametrize(("repeatable", "said"), [(False, "sleep 62"), (True, "Unable to connect")])
+    @pytest.mark.parametrize(("repeatable", "said"), [(False, "sleep 62"), (True, "Connection refused")])
     def test_a_server_that_dies_under_a_command(self, connect, server, repeatable, said):
-        host = connect()
+        host = connect(reconnect=replace(SOON, limit_s=0.3))
         killer = threading.Thread(target=lambda: (server.running.wait(30), server.stop()))
         killer.start()
         with pytest.raises(TransportError, match=said):
             host.run(Command(argv=("sleep", "62"), repeatable=repeatable, timeout_s=60))
         killer.join()
-        with pytest.raises(TransportError, match="NoValidConnectionsError"):
+        with pytest.raises(TransportError, match="ConnectionRefusedError"):
             host.run(Command(argv=("true",), repeatable=True))
 
     def test_closing_twice_and_using_it_again(self, connect, server):
@@ -224,6 +320,20 @@ class TestEndOfACommand:
         with pytest.raises(TransportError, match="no end seen"):
             connect().run(command)
         assert executions() == 1
+
+    @pytest.mark.parametrize("fault", ["no-marker", "close"])
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_a_lost_end_on_a_living_connection_is_chance_once(self, connect, server, tmp_path, fault, times):
+        command, _ = counting(tmp_path, repeatable=True)
+        for _ in range(times):
+            server.break_next("executions", fault)
+        host = connect()
+        if times == 1:
+            assert host.run(command).stdout == "out\n"
+        else:
+            with pytest.raises(TransportError, match="no end seen"):
+                host.run(command)
+        assert server.count("executions") == 2
 
     def test_a_channel_closed_without_anything_is_never_a_success(self, connect, server, tmp_path):
         command, executions = counting(tmp_path, check=False)
