@@ -45,16 +45,18 @@ class Kubectl:
         self.call("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=manifest, repeatable=True)
 
     def create(self, manifest: str, *, dry_run: bool = False, check: bool = True) -> Completed:
-        """Create; ``dry_run`` goes through admission on the server and stores nothing."""
+        """Create; ``dry_run`` goes through admission on the server and stores nothing, so only that may be repeated."""
         words = ["create", "-f", "-", *(["--dry-run=server"] if dry_run else []), "-o", "name"]
-        return self.call(*words, stdin=manifest, check=check)
+        return self.call(*words, stdin=manifest, check=check, repeatable=dry_run)
 
     def delete(self, namespace: str, names: Sequence[str], *, deadline: Deadline) -> None:
         """Delete pods and wait until the API has forgotten them, after the kubelet has ended their containers."""
         if not names:
             return
         pods = [f"pod/{name}" for name in names]
-        self.call("delete", *pods, "-n", namespace, "--ignore-not-found", "--grace-period=1", "--wait=false")
+        words = ("-n", namespace, "--ignore-not-found", "--grace-period=1", "--wait=false")
+        # Those that are gone are passed over, so a second time does no harm.
+        self.call("delete", *pods, *words, repeatable=True)
 
         def gone() -> tuple[bool | None, str]:
             left = [item["metadata"]["name"] for item in self.get("pods", "-n", namespace)["items"]]

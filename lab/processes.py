@@ -106,7 +106,9 @@ def end_marked(folder: Path, *, grace_s: float = 2.0) -> list[Identity]:
         deadline = Deadline.after(seconds)
         living = marked(folder)
         for process in living:
-            _send(process, number)
+            send(process, number)
+            # One that was stopped for a measurement would not see the signal.
+            send(process, signal.SIGCONT)
         while living and deadline.remaining_s() > 0:
             for process in living:
                 _reap(process.pid)
@@ -118,7 +120,8 @@ def end_marked(folder: Path, *, grace_s: float = 2.0) -> list[Identity]:
     return marked(folder)
 
 
-def _send(process: Identity, number: int) -> None:
+def send(process: Identity, number: int) -> None:
+    """Send a signal to this very process; nothing happens when it has ended."""
     if process.is_alive():
         try:
             os.kill(process.pid, number)

@@ -1,4 +1,4 @@
-"""Verified executables for a run: Kubernetes components and etcd, from cache, folder, download or build.
+"""Verified executables for a run: Kubernetes, etcd and a container runtime, from cache, folder, download or build.
 
 Start at :func:`resolve`. Every file is hashed on every use, so that a record can name exactly what ran.
 """
@@ -10,7 +10,7 @@ from lab.artifacts.download import Limits
 from lab.artifacts.files import Unavailable, WrongHash
 from lab.artifacts.pins import Pin, Releases, add_pin, load_releases, pins_for
 from lab.artifacts.request import KUBERNETES_COMPONENTS, Request
-from lab.artifacts.resolve import describe_origin, resolve, resolve_upstream
+from lab.artifacts.resolve import describe_origin, resolve, resolve_runtime, resolve_upstream
 from lab.artifacts.sources import Builder, Sources
 
 __all__ = [
@@ -29,5 +29,6 @@ __all__ = [
     "load_releases",
     "pins_for",
     "resolve",
+    "resolve_runtime",
     "resolve_upstream",
 ]

@@ -6,6 +6,7 @@ import hashlib
 import lzma
 import os
 import re
+import struct
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,9 @@ MAX_FILE_BYTES = 1 << 30
 """Larger than any component by a factor of six; a stream that goes on beyond it is not one."""
 
 _SUM_LINE = re.compile(r"^([0-9a-fA-F]{64}) [ *](\S.*)$")
+
+
+_ET_EXEC, _ET_DYN, _EM_X86_64, _PT_LOAD, _PT_INTERP = 2, 3, 62, 1, 3
 
 
 class Readable(Protocol):
@@ -120,6 +124,29 @@ def copy_file(source: Path, target: Path) -> str:
     """Copy a file into a new executable file; its sha256 (hex)."""
     with source.open("rb") as stream:
         return copy_stream(stream, target)
+
+
+def static_elf_problem(path: Path) -> str:
+    """Why a file is no static executable for linux-amd64; empty when it is one.
+
+    A program header of type PT_INTERP (elf(5)) names the loader of libraries: a static executable has none.
+    """
+    head = struct.Struct("<16sHHIQQQIHHHHHH")
+    with path.open("rb") as stream:
+        start = stream.read(head.size)
+        if len(start) < head.size or start[:6] != b"\x7fELF\x02\x01":
+            return "no 64-bit little-endian ELF file"
+        _, kind, machine, _, _, table, _, _, _, entry, count, _, _, _ = head.unpack(start)
+        if kind not in (_ET_EXEC, _ET_DYN) or machine != _EM_X86_64:
+            return "no executable for x86-64"
+        stream.seek(table)
+        entries = stream.read(entry * count)
+    if entry < 4 or len(entries) < entry * count:
+        return "cut within its program headers"
+    types = [struct.unpack_from("<I", entries, entry * number)[0] for number in range(count)]
+    if _PT_LOAD not in types:
+        return "nothing in it to be loaded"
+    return "it needs shared libraries" if _PT_INTERP in types else ""
 
 
 def fsync_folder(path: Path) -> None:

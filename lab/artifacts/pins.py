@@ -56,11 +56,16 @@ class Pin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Releases:
-    """releases.toml as read: default Kubernetes versions, the etcd version, all pins."""
+    """releases.toml as read: default Kubernetes versions, the etcd version, all pins.
+
+    ``containerd`` and ``runc`` are what the lab brings to a node that has none; None when the file names none.
+    """
 
     known: tuple[str, ...]
     etcd: str
     pins: tuple[Pin, ...]
+    containerd: str | None = None
+    runc: str | None = None
 
     def find(self, request: Request, component: str, origin: str) -> Pin | None:
         """The pin of one file of ``request``, or None when there is none."""
@@ -103,6 +108,7 @@ def _from_data(data: Mapping[str, Any], path: Path) -> Releases:
         raise UsageError(f"{path}: needs a table [upstream] with the list 'known' and the text 'etcd'")
     known = tuple(Request(kind="kubernetes", version=str(version)).version for version in upstream["known"])
     etcd = Request(kind="etcd", version=str(upstream.get("etcd"))).version
+    runtime = _runtime(data.get("runtime", {}), path)
     expected = {item.name for item in fields(Pin)}
     pins: dict[tuple[str, str, str, str, str], Pin] = {}
     for table in data.get("pin", []):
@@ -116,7 +122,14 @@ def _from_data(data: Mapping[str, Any], path: Path) -> Releases:
         if pin.key in pins:
             raise UsageError(f"{path}: two pins for {' '.join(pin.key)}")
         pins[pin.key] = pin
-    return Releases(known=known, etcd=etcd, pins=tuple(pins.values()))
+    return Releases(known=known, etcd=etcd, pins=tuple(pins.values()), **runtime)
+
+
+def _runtime(table: object, path: Path) -> dict[str, str]:
+    """The versions in the table [runtime], by kind."""
+    if not isinstance(table, dict) or not set(table) <= {"containerd", "runc"}:
+        raise UsageError(f"{path}: the table [runtime] takes the texts 'containerd' and 'runc'; found {table!r}")
+    return {kind: Request(kind=kind, version=str(version)).version for kind, version in table.items()}
 
 
 def add_pin(path: Path, pin: Pin) -> bool:

@@ -1,4 +1,4 @@
-"""What can be asked for: a kind (``kubernetes`` or ``etcd``) and a version."""
+"""What can be asked for: a kind (``kubernetes``, ``etcd``, ``containerd``, ``runc``, ``busybox``) and a version."""
 
 from __future__ import annotations
 
@@ -17,8 +17,18 @@ KUBERNETES_COMPONENTS = (
     "kubectl",
 )
 MULTI_CALL = "hyperkube"
+CONTAINERD_COMPONENTS = ("containerd", "containerd-shim-runc-v2", "ctr")
+BUSYBOX_VERSION = "static"
+"""Any busybox will do that needs no library: what is measured does not depend on its release."""
 
-_ETCD_VERSION = re.compile(r"v3\.\d+\.\d+")
+_VERSIONS = {
+    "etcd": (re.compile(r"v3\.\d+\.\d+"), "v3.6.16"),
+    # The lab's configuration of containerd is of version 3, which came with containerd 2.
+    "containerd": (re.compile(r"v2\.\d+\.\d+"), "v2.1.9"),
+    "runc": (re.compile(r"v1\.\d+\.\d+"), "v1.3.6"),
+    "busybox": (re.compile(BUSYBOX_VERSION), BUSYBOX_VERSION),
+}
+"""Form of a version by kind, with an example; Kubernetes has rules of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +42,13 @@ class Request:
     version: str
 
     def __post_init__(self) -> None:
-        if self.kind == "etcd":
-            if _ETCD_VERSION.fullmatch(self.version) is None:
-                raise UsageError(f"etcd version {self.version!r} is not of the form v3.6.16")
+        if self.kind in _VERSIONS:
+            form, example = _VERSIONS[self.kind]
+            if form.fullmatch(self.version) is None:
+                raise UsageError(f"{self.kind} version {self.version!r} is not of the form {example}")
             return
         if self.kind != "kubernetes":
-            raise UsageError(f"artifact kind {self.kind!r} is unknown: use kubernetes or etcd")
+            raise UsageError(f"artifact kind {self.kind!r} is unknown: use kubernetes, {', '.join(_VERSIONS)}")
         if minor_of(self.version) < OLDEST_MINOR:
             raise UsageError(f"version {self.version} is too old; the oldest is v1.{OLDEST_MINOR}.0, name a later one")
         if "+" in self.version:
@@ -51,17 +62,23 @@ class Request:
     @property
     def components(self) -> tuple[str, ...]:
         """Executables that the request must give, by name."""
-        return ("etcd",) if self.kind == "etcd" else KUBERNETES_COMPONENTS
+        if self.kind == "kubernetes":
+            return KUBERNETES_COMPONENTS
+        return CONTAINERD_COMPONENTS if self.kind == "containerd" else (self.kind,)
 
     @property
-    def single_file(self) -> str:
-        """Name of the one executable that holds all components: ``hyperkube`` or ``etcd``."""
-        return "etcd" if self.kind == "etcd" else MULTI_CALL
+    def single_file(self) -> str | None:
+        """Name of the one executable that can hold all components (``hyperkube``, ``etcd``); None for containerd."""
+        if self.kind == "containerd":
+            return None
+        return MULTI_CALL if self.kind == "kubernetes" else self.kind
 
     @property
-    def single_file_components(self) -> dict[str, str]:
-        """Component name to file name when one executable holds them all."""
-        return dict.fromkeys(self.components, self.single_file)
+    def brought_as(self) -> str:
+        """What a folder given with --artifacts can hold of this request; the first of the names that are looked for."""
+        if self.single_file is None:
+            return f"{self.name}.tar.gz"
+        return f"{self.single_file}-{self.version}-{ARCH}"
 
     @property
     def separate_components(self) -> dict[str, str]:

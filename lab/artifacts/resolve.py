@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from lab.artifacts.cache import Binaries, Entry, Progress, Staged
 from lab.artifacts.files import Unavailable
-from lab.artifacts.request import ARCH, Request
+from lab.artifacts.request import Request
+from lab.artifacts.runtime import (
+    BUSYBOX_PACKAGE,
+    busybox_from_folder,
+    busybox_from_machine,
+    containerd_from_download,
+    containerd_from_folder,
+    runc_from_download,
+    runc_from_folder,
+    runtime_requests,
+)
 from lab.artifacts.sources import Sources, from_build, from_download, from_folder
 from lab.model import NodeError
 
@@ -19,6 +29,22 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("download", from_download),
     ("build", from_build),
 )
+RUNTIME_STEPS: Mapping[str, tuple[tuple[str, Step], ...]] = {
+    "containerd": (
+        ("artifacts folder", containerd_from_folder),
+        ("download", containerd_from_download),
+        ("build", from_build),
+    ),
+    "runc": (
+        ("artifacts folder", runc_from_folder),
+        ("download", runc_from_download),
+        ("build", from_build),
+    ),
+    "busybox": (
+        ("artifacts folder", busybox_from_folder),
+        ("this machine", busybox_from_machine),
+    ),
+}
 
 
 def resolve(request: Request, sources: Sources, progress: Progress) -> Binaries:
@@ -37,7 +63,7 @@ def resolve(request: Request, sources: Sources, progress: Progress) -> Binaries:
                 progress(f"{request}: from the cache, first from {cached.first_origin}{unread}")
                 return cached
             reasons = [f"cache: {entry.folder} does not exist"]
-            for title, step in STEPS:
+            for title, step in RUNTIME_STEPS.get(request.kind, STEPS):
                 with entry.staging() as staging:
                     try:
                         staged = step(request, sources, staging / "files", progress)
@@ -50,9 +76,14 @@ def resolve(request: Request, sources: Sources, progress: Progress) -> Binaries:
     raise NodeError(
         f"{request} could not be had from any source:\n"
         + "\n".join(f"  - {reason}" for reason in reasons)
-        + f"\nGive a folder that holds {request.single_file}-{request.version}-{ARCH} with --artifacts, "
-        "make the release reachable (LAB_KUBERNETES_MIRROR, LAB_ETCD_MIRROR), or let the lab build it"
+        + f"\nGive a folder that holds {request.brought_as} with --artifacts, {_other_ways(request)}"
     )
+
+
+def _other_ways(request: Request) -> str:
+    if request.kind == "busybox":
+        return f"or install the package {BUSYBOX_PACKAGE} on this machine"
+    return f"make the release reachable (LAB_{request.kind.upper()}_MIRROR), or let the lab build it"
 
 
 def resolve_upstream(version: str, sources: Sources, progress: Progress) -> Binaries:
@@ -62,14 +93,29 @@ def resolve_upstream(version: str, sources: Sources, progress: Progress) -> Bina
     """
     cluster = resolve(Request(kind="kubernetes", version=version), sources, progress)
     store = resolve(Request(kind="etcd", version=sources.releases.etcd), sources, progress)
+    return _joined("upstream", version, (cluster, store))
+
+
+def resolve_runtime(sources: Sources, progress: Progress) -> Binaries:
+    """What a node without a container runtime needs: containerd with its shim and ctr, runc, a static busybox.
+
+    The record's ``kind`` is ``runtime``, its version names containerd and runc.
+    """
+    parts = tuple(resolve(request, sources, progress) for request in runtime_requests(sources))
+    versions = ", ".join(f"{part.kind} {part.version}" for part in parts if part.kind != "busybox")
+    return _joined("runtime", versions, parts)
+
+
+def _joined(kind: str, version: str, parts: tuple[Binaries, ...]) -> Binaries:
+    """Several requests as one record."""
     return Binaries(
-        kind="upstream",
+        kind=kind,
         version=version,
-        components={**cluster.components, **store.components},
-        sha256={**cluster.sha256, **store.sha256},
-        origin=_both(cluster.origin, store.origin),
-        first_origin=_both(cluster.first_origin, store.first_origin),
-        detail=f"kubernetes {cluster.version}: {cluster.detail}. etcd {store.version}: {store.detail}",
+        components={name: path for part in parts for name, path in part.components.items()},
+        sha256={name: digest for part in parts for name, digest in part.sha256.items()},
+        origin=_origins({part.kind: part.origin for part in parts}),
+        first_origin=_origins({part.kind: part.first_origin for part in parts}),
+        detail=". ".join(f"{part.kind} {part.version}: {part.detail}" for part in parts),
     )
 
 
@@ -79,8 +125,11 @@ def describe_origin(binaries: Binaries) -> str:
     return f"{binaries.origin}{first}: {binaries.detail}"
 
 
-def _both(cluster: str, store: str) -> str:
-    return cluster if cluster == store else f"kubernetes {cluster}, etcd {store}"
+def _origins(by_kind: Mapping[str, str]) -> str:
+    """One word when all came from the same place, else each kind with its own."""
+    if len(set(by_kind.values())) == 1:
+        return next(iter(by_kind.values()))
+    return ", ".join(f"{kind} {origin}" for kind, origin in by_kind.items())
 
 
 def _pinned(request: Request, sources: Sources, staged: Staged) -> Staged:

@@ -27,13 +27,18 @@ from lab.model import NodeError, UsageError
 
 KUBERNETES_MIRROR = "https://dl.k8s.io/release"
 ETCD_MIRROR = "https://github.com/etcd-io/etcd/releases/download"
+CONTAINERD_MIRROR = "https://github.com/containerd/containerd/releases/download"
+RUNC_MIRROR = "https://github.com/opencontainers/runc/releases/download"
 
 
 class Builder(Protocol):
-    """Builds the single executable of a request into ``output``."""
+    """Builds the executables of a request."""
 
     def __call__(self, request: Request, output: Path, progress: Progress) -> str:
-        """Return how it was built, in a few words; NodeError when it cannot be built."""
+        """Return how it was built, in a few words; NodeError when it cannot be built.
+
+        ``output`` is the file to write; for a request without a single file, the folder that takes its components.
+        """
         ...
 
 
@@ -41,7 +46,8 @@ class Builder(Protocol):
 class Sources:
     """Where to look, in this order: ``cache``, ``folder``, download (when ``download``), ``builder``.
 
-    ``lock_timeout_s`` is how long to wait for another run that is preparing the same artifact.
+    ``lock_timeout_s`` is how long to wait for another run that is preparing the same artifact. ``busybox`` is this
+    machine's own, taken when a folder holds none: there is no official release of it to download.
     """
 
     cache: Path
@@ -51,14 +57,17 @@ class Sources:
     builder: Builder | None = None
     kubernetes_mirror: str = KUBERNETES_MIRROR
     etcd_mirror: str = ETCD_MIRROR
+    containerd_mirror: str = CONTAINERD_MIRROR
+    runc_mirror: str = RUNC_MIRROR
+    busybox: Path = Path("/bin/busybox")
     limits: Limits = field(default_factory=Limits)
     lock_timeout_s: float = 3600.0
 
     def __post_init__(self) -> None:
         if self.folder is not None and not self.folder.is_dir():
             raise UsageError(f"--artifacts {self.folder}: no such folder; name the one that holds the binaries")
-        check_base_url(self.kubernetes_mirror)
-        check_base_url(self.etcd_mirror)
+        for mirror in (self.kubernetes_mirror, self.etcd_mirror, self.containerd_mirror, self.runc_mirror):
+            check_base_url(mirror)
 
     @classmethod
     def from_environment(
@@ -71,7 +80,7 @@ class Sources:
         download: bool = True,
         builder: Builder | None = None,
     ) -> Sources:
-        """Defaults from LAB_ARTIFACTS, LAB_KUBERNETES_MIRROR and LAB_ETCD_MIRROR; a given ``folder`` wins."""
+        """Defaults from LAB_ARTIFACTS and LAB_{KUBERNETES,ETCD,CONTAINERD,RUNC}_MIRROR; a given ``folder`` wins."""
         if folder is None and environ.get("LAB_ARTIFACTS"):
             folder = Path(environ["LAB_ARTIFACTS"])
         return cls(
@@ -82,19 +91,19 @@ class Sources:
             builder=builder,
             kubernetes_mirror=environ.get("LAB_KUBERNETES_MIRROR") or KUBERNETES_MIRROR,
             etcd_mirror=environ.get("LAB_ETCD_MIRROR") or ETCD_MIRROR,
+            containerd_mirror=environ.get("LAB_CONTAINERD_MIRROR") or CONTAINERD_MIRROR,
+            runc_mirror=environ.get("LAB_RUNC_MIRROR") or RUNC_MIRROR,
         )
 
 
 def from_folder(request: Request, sources: Sources, files: Path, progress: Progress) -> Staged:
     """From ``--artifacts DIR``: one executable (plain or .xz), or the official ones in ``DIR/<version>/``."""
-    folder = sources.folder
-    if folder is None:
-        raise Unavailable("no folder given (--artifacts DIR or LAB_ARTIFACTS)")
+    folder = given_folder(sources)
     sums = read_sums(folder)
     authority = f"{folder / 'SHA256SUMS'}"
-    name = f"{request.single_file}-{request.version}-{ARCH}"
+    name, single = request.brought_as, request.single_file or request.kind
     plain, packed = folder / name, folder / f"{name}.xz"
-    target = files / request.single_file
+    target = files / single
     if plain.is_file() or packed.is_file():
         if plain.is_file():
             source, actual = str(plain), copy_file(plain, target)
@@ -104,9 +113,9 @@ def from_folder(request: Request, sources: Sources, files: Path, progress: Progr
             source, actual = f"{packed} (unpacked)", unpack_xz(packed, target)
         check_sum(source, name, actual, sums, authority)
         return Staged(
-            components=request.single_file_components,
-            sha256={request.single_file: actual},
-            places={request.single_file: source},
+            components=dict.fromkeys(request.components, single),
+            sha256={single: actual},
+            places={single: source},
             origin="artifacts",
             pin_origin="module-build",
             detail=f"{source}{'' if sums is None else ', checked against its SHA256SUMS'}",
@@ -115,10 +124,23 @@ def from_folder(request: Request, sources: Sources, files: Path, progress: Progr
     missing = [item for item in request.components if not (separate / item).is_file()]
     if missing:
         raise Unavailable(f"{folder} has neither {name}, nor {name}.xz, nor {request.version}/{missing[0]}")
+    return copy_separate(request, separate, files, sums)
+
+
+def given_folder(sources: Sources) -> Path:
+    """The folder of --artifacts; Unavailable without one."""
+    if sources.folder is None:
+        raise Unavailable("no folder given (--artifacts DIR or LAB_ARTIFACTS)")
+    return sources.folder
+
+
+def copy_separate(request: Request, separate: Path, files: Path, sums: dict[str, str] | None) -> Staged:
+    """Components that are a file each in a folder within that of --artifacts; SHA256SUMS stands beside that folder."""
     hashes: dict[str, str] = {}
     for item in request.components:
         hashes[item] = copy_file(separate / item, files / item)
-        check_sum(separate / item, f"{request.version}/{item}", hashes[item], sums, authority)
+        authority = f"{separate.parent / 'SHA256SUMS'}"
+        check_sum(separate / item, f"{separate.name}/{item}", hashes[item], sums, authority)
     return Staged(
         components=request.separate_components,
         sha256=hashes,
@@ -184,7 +206,7 @@ def _download_etcd(request: Request, sources: Sources, files: Path, progress: Pr
         raise NodeError(f"{url}: no {name}/etcd could be unpacked: {error}") from error
     archive.unlink()
     return Staged(
-        components=request.single_file_components,
+        components=request.separate_components,
         sha256={"etcd": actual},
         places={"etcd": url},
         origin="download",
@@ -197,19 +219,24 @@ def from_build(request: Request, sources: Sources, files: Path, progress: Progre
     """Built on this machine from the published Go modules."""
     if sources.builder is None:
         raise Unavailable("building is switched off")
-    target = files / request.single_file
+    single = request.single_file
+    components = request.separate_components if single is None else dict.fromkeys(request.components, single)
     try:
-        detail = sources.builder(request, target, progress)
+        detail = sources.builder(request, files if single is None else files / single, progress)
     except WrongHash:
         raise
     except NodeError as error:
         raise Unavailable(str(error)) from error
-    if not target.is_file():
-        raise NodeError(f"building {request}: the build ended without writing {target.name}")
-    target.chmod(0o755)
+    hashes: dict[str, str] = {}
+    for name in dict.fromkeys(components.values()):
+        target = files / name
+        if not target.is_file():
+            raise NodeError(f"building {request}: the build ended without writing {name}")
+        target.chmod(0o755)
+        hashes[name] = sha256_file(target)
     return Staged(
-        components=request.single_file_components,
-        sha256={request.single_file: sha256_file(target)},
+        components=components,
+        sha256=hashes,
         places={},
         origin="build",
         pin_origin=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +11,7 @@ from typing import Protocol
 from lab.host import Deadline
 from lab.kubectl import Kubectl
 from lab.model import Cell
-from lab.providers.contract import Node
+from lab.providers.contract import Node, Site
 
 NODE_NAME = "node"
 EVICTION_THRESHOLD = "2Gi"
@@ -29,6 +30,8 @@ class Cluster:
     ``credentials_folder`` are valid on the node: the kubelet's own port, and ca.crt, reader.crt, reader.key.
     ``facts_texts`` is what the components said of themselves (stored with every attempt). ``own_cpu_s`` gives CPU
     seconds used so far by each control-plane process on the controller (empty when it runs elsewhere).
+    ``frozen()`` holds the whole control plane still while its block runs: no API call can be made inside, and nothing
+    of it takes CPU from what is measured.
     """
 
     node: Node
@@ -41,6 +44,7 @@ class Cluster:
     shown: Mapping[str, str]
     facts_texts: Mapping[str, str] = field(default_factory=dict)
     own_cpu_s: Callable[[], Mapping[str, float]] = dict
+    frozen: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class Distro(Protocol):
@@ -48,8 +52,8 @@ class Distro(Protocol):
 
     name: str
 
-    def files(self, cell: Cell) -> Mapping[str, Path]:
-        """Binaries the node needs: target path to verified local file (fetched or built now when missing)."""
+    def files(self, cell: Cell, site: Site) -> Mapping[str, Path]:
+        """Binaries such a node needs: target path to verified local file (fetched or built now when missing)."""
 
     def install(self, node: Node, cell: Cell, deadline: Deadline) -> Cluster:
         """Until the node is Ready and pods can be created."""
@@ -59,3 +63,7 @@ class Distro(Protocol):
 
     def save_logs(self, cluster: Cluster | None, node: Node, folder: Path) -> None:
         """Fetch what helps to explain a failure; never raises a LabError."""
+
+    def uninstall(self, node: Node) -> None:
+        """Take everything off a lasting node that :meth:`install` brought, pods included; harmless when half of it
+        is there. NodeError with what would not go."""

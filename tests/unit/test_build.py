@@ -21,6 +21,7 @@ from lab.distros.upstream.gomod import (
     parse_go_version,
     parse_package,
     rewrite_go_mod,
+    runtime_go_mod,
     staging_version,
 )
 from lab.model import NodeError, ParseError
@@ -213,7 +214,17 @@ build)
      [ -z "$FAKE_BUILD_FAILS" ] || { echo './main.go:3:1: no such thing' >&2; exit 1; }
      out=; for a in "$@"; do [ "$out" = next ] && out=$a; [ "$a" = -o ] && out=next; done
      mkdir -p "$(dirname "$out")"
-     if grep -q etcd go.mod; then text='etcd Version: 3.6.16'; else text="Kubernetes ${FAKE_BUILT:-v1.36.3}"; fi
+     echo "$CGO_ENABLED $*" > "$FAKE_SEEN/build"
+     if grep -q containerd/v2 go.mod; then
+         for name in containerd containerd-shim-runc-v2 ctr; do
+             mkdir -p "$out"; printf '#!/bin/sh\necho containerd v%s\n' "${FAKE_BUILT:-2.1.9}" > "$out/$name"
+             chmod +x "$out/$name"
+         done
+         cp go.mod "$FAKE_SEEN"; exit 0
+     elif grep -q runc go.mod; then
+         printf '#!/bin/sh\necho runc version %s; echo spec: 1.2.1\n' "${FAKE_BUILT:-1.3.6}" > "$out"
+         chmod +x "$out"; cp go.mod "$FAKE_SEEN"; exit 0
+     elif grep -q etcd go.mod; then text='etcd Version: 3.6.16'; else text="Kubernetes ${FAKE_BUILT:-v1.36.3}"; fi
      { echo '#!/bin/sh'; echo "echo '$text'"; } > "$out"; chmod +x "$out"
      cp go.mod main.go "$FAKE_SEEN" ;;
 *) exit 9 ;;
@@ -267,6 +278,60 @@ def test_etcd_build(tmp_path, world):
     assert output.is_file()
     assert detail.startswith("go.etcd.io/etcd/server/v3@v3.6.16 ")
     assert (tmp_path / "seen" / "go.mod").read_text() == etcd_go_mod("v3.6.16")
+
+
+def test_containerd_build_gives_three_programs(tmp_path, world):
+    builder = GoBuilder(cache=tmp_path / "cache", environ=world)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    detail = builder(Request(kind="containerd", version="v2.1.9"), folder, lambda text: None)
+    assert sorted(path.name for path in folder.iterdir()) == ["containerd", "containerd-shim-runc-v2", "ctr"]
+    assert detail == "github.com/containerd/containerd/v2@v2.1.9 built with go1.26.8, CGO off"
+    assert (tmp_path / "seen" / "go.mod").read_text() == runtime_go_mod("containerd", "v2.1.9")
+    said = (tmp_path / "seen" / "build").read_text()
+    assert said.startswith("0 build ")
+    assert "-X github.com/containerd/containerd/v2/version.Version=v2.1.9" in said
+    assert said.rstrip().endswith("/cmd/ctr")
+
+
+def c_tools(tmp_path, library=True):
+    script(tmp_path / "bin" / "gcc", "exit 0")
+    found = "true" if library else "false"
+    script(tmp_path / "bin" / "pkg-config", f'[ "$*" = "--exists --print-errors libseccomp" ] && {found}')
+
+
+def test_runc_build_is_static_and_knows_seccomp(tmp_path, world):
+    c_tools(tmp_path)
+    output, detail, _, left = build(tmp_path, world, kind="runc", version="v1.3.6")
+    assert left == ["binary"]
+    assert os.access(output, os.X_OK)
+    assert detail == "github.com/opencontainers/runc@v1.3.6 built with go1.26.8, CGO on"
+    said = (tmp_path / "seen" / "build").read_text()
+    assert said.startswith("1 build ")
+    assert "-extldflags -static" in said
+    assert "netgo osusergo seccomp" in said
+
+
+@pytest.mark.parametrize(
+    ("library", "changes", "said"),
+    [
+        (True, {"CC": "no-such-cc"}, r"needs no-such-cc, which is not on PATH: install the packages gcc"),
+        (True, {"PKG_CONFIG": "no-such-pc"}, r"needs no-such-pc, which is not on PATH: .* pkg-config and libseccomp"),
+        (False, {}, r"needs libseccomp, static half included: .*libseccomp-dev, or bring the binary"),
+    ],
+)
+def test_runc_needs_a_compiler_and_libseccomp(tmp_path, world, library, changes, said):
+    c_tools(tmp_path, library)
+    with pytest.raises(NodeError, match=said):
+        build(tmp_path, world | changes, kind="runc", version="v1.3.6")
+    assert not (tmp_path / "seen" / "build").exists()
+
+
+@pytest.mark.parametrize(("kind", "version"), [("containerd", "v2.1.9"), ("runc", "v1.3.6")])
+def test_a_runtime_of_another_version_is_refused(tmp_path, world, kind, version):
+    c_tools(tmp_path)
+    with pytest.raises(NodeError, match="the new executable says"):
+        build(tmp_path, world | {"FAKE_BUILT": "9.9.9"}, kind=kind, version=version)
 
 
 def test_failed_build_names_its_log_and_shows_its_end(tmp_path, world):

@@ -64,12 +64,12 @@ class TestCalls:
         assert host.commands[0].stdin == "kind: Pod\n"
         assert host.commands[0].repeatable
 
-    def test_create_is_never_repeated_and_only_a_dry_run_is_one(self, kubectl, host):
+    def test_create_is_never_repeated_but_a_dry_run_stores_nothing(self, kubectl, host):
         host.answer(argv("create", "-f", "-", "-o", "name"), Reply(stdout="pod/a\n"))
         host.answer(argv("create", "-f", "-", "--dry-run=server", "-o", "name"), Reply(stdout="pod/a\n"))
         assert kubectl.create("x").stdout == "pod/a\n"
         assert kubectl.create("x", dry_run=True).stdout == "pod/a\n"
-        assert not any(command.repeatable for command in host.commands)
+        assert [command.repeatable for command in host.commands] == [False, True]
 
     def test_a_refusal_may_be_the_wanted_answer(self, kubectl, host):
         refusal = Reply(status=1, stderr="Error from server (Forbidden): exceeded quota")
@@ -97,7 +97,7 @@ class TestDelete:
         kubectl.delete("lab", ["a", "b"], deadline=Deadline.after(10, clock))
         assert len(host.commands) == 4
         assert "--force" not in host.commands[0].argv
-        assert not host.commands[0].repeatable
+        assert host.commands[0].repeatable
 
     def test_the_timeout_names_those_that_stay(self, kubectl, host, clock):
         host.answer(argv("delete", "pod/a", "pod/b", *self.WORDS), Reply())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lab import processes
 from lab.artifacts import Binaries
-from lab.distros.upstream import control_plane, distro
+from lab.distros.upstream import components, control_plane, distro
 from lab.distros.upstream import node as kubelet_node
 from lab.distros.upstream.distro import (
     Upstream,
@@ -29,7 +29,7 @@ from lab.host import Deadline, wait_until
 from lab.model import Cell, Gate, NodeError, ParseError, TransportError, UsageError
 from lab.parse.node_facts import feature_gates, parse_node_facts
 from lab.providers.contract import NodeSpec
-from tests.fakes import FakeHost, FakeProvider, Reply
+from tests.fakes import FAKE_SITE, FakeHost, FakeProvider, Reply
 
 VERSIONS = ("v1.34.4", "v1.35.4", "v1.36.3", "v1.37.2")
 OFF = "PodLevelResources=false"
@@ -154,7 +154,7 @@ class TestGatesFlag:
         ],
     )
     def test_each_component_is_told_its_own(self, gates, component, expected):
-        assert control_plane.gates_flag(cell(*gates), component) == expected
+        assert components.gates_flag(cell(*gates), component) == expected
 
 
 class TestGatesTook:
@@ -297,9 +297,9 @@ class TestCheckGates:
         made = binaries(kube_apiserver=HELP, kubelet=HELP)
         asked = []
         upstream = Upstream(resolve=lambda v: asked.append(v) or made, scripts={}, progress=print)
-        assert upstream.files(cell()) == {"/opt/lab/bin/kubelet": made.components["kubelet"].resolve()}
+        assert upstream.files(cell(), FAKE_SITE) == {"/opt/lab/bin/kubelet": made.components["kubelet"].resolve()}
         with pytest.raises(UsageError, match="does not know C"):
-            upstream.files(cell("C=true"))
+            upstream.files(cell("C=true"), FAKE_SITE)
         assert asked == ["v1.37.2"]
 
 
@@ -352,19 +352,21 @@ class TestControlPlane:
             with open(f"/proc/{process.pid}/environ") as file:
                 assert f"{processes.MARK}={place}" in file.read()
             lines[name] = (place / "control-plane" / f"{name}.log").read_text()
-        argv = control_plane._api_server(
-            binaries(), cell("A=false@apiserver", "B=true@kubelet"), place, {"api": 1, "etcd": 2}
-        )
+        layout = components.Layout(
+            programs={name: str(path) for name, path in binaries().components.items()},
+            pki=place, config=place, data=place,
+            ports={"etcd": 1, "peer": 2, "api": 3, "scheduler": 4, "manager": 5},
+        )  # fmt: skip
+        argv = components.api_server(layout, cell("A=false@apiserver", "B=true@kubelet"))
         assert "--feature-gates=A=false" in argv
         assert "--bind-address=127.0.0.1" in argv
         assert "--authorization-mode=Node,RBAC" in argv
         assert "--anonymous-auth=false" in argv
-        ports = {"etcd": 1, "peer": 2, "api": 3, "scheduler": 4, "manager": 5}
-        for argv_of in (control_plane._scheduler, control_plane._manager):
-            words = argv_of(binaries(), place, ports)
+        for argv_of in (components.scheduler, components.manager):
+            words = argv_of(layout)
             assert "--bind-address=127.0.0.1" in words
             assert not any(word.startswith("--feature-gates") for word in words)
-        for word in control_plane._etcd(binaries(), place, ports):
+        for word in components.etcd(layout):
             assert "://" not in word or "https://127.0.0.1:" in word
 
     def test_no_key_stands_on_a_command_line_or_is_readable_by_others(self, binaries, place):
@@ -427,7 +429,7 @@ class TestEnvironment:
 
     def test_what_cells_must_agree_on(self, node, binaries):
         config = {"kubeletconfig": {"cgroupDriver": "cgroupfs"}}
-        must_agree, shown = distro._environment(node, parse_node_facts(FACTS), binaries(), config)
+        must_agree, shown = distro._environment(node, parse_node_facts(FACTS), [binaries()], config, "controller")
         assert must_agree == {
             "provider": "fake", "emulation": "none", "cgroup_mode": "v2", "cgroup_driver": "cgroupfs", "vcpus": "2",
             "memory_class": "3000 MiB", "control_plane": "controller",
@@ -437,8 +439,9 @@ class TestEnvironment:
         assert shown["artifact_origin"] == "build"
 
     def test_what_is_not_known_is_absent_and_not_empty(self, node, binaries):
-        must_agree, shown = distro._environment(node, parse_node_facts(FACTS), binaries(), {})
-        assert "image" not in shown
+        must_agree, shown = distro._environment(node, parse_node_facts(FACTS), [binaries()], {}, "node")
+        assert not {"image", "runtime_origin"} & set(shown)
+        assert must_agree["control_plane"] == "node"
         assert must_agree["cgroup_driver"] == "not reported"
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lab.distros.contract import EVICTION_THRESHOLD, PRESSURE_TRANSITION_S
-from lab.distros.upstream import node
+from lab.distros.upstream import node, runtime
 from lab.host import Command, Deadline, LocalHost
 from lab.model import Cell, CommandError, Gate, NodeError, TransportError, WaitTimeout
 from tests.fakes import FakeClock, FakeHost, Reply, waits_on
@@ -21,7 +21,7 @@ def cell(*gates):
 
 
 def config(*gates):
-    return yaml.safe_load(node.kubelet_config(cell(*gates)))
+    return yaml.safe_load(node.kubelet_config(cell(*gates), runtime.PRESENT))
 
 
 @pytest.fixture
@@ -70,8 +70,9 @@ class TestKubeletConfig:
 
     def test_the_driver_is_the_runtimes(self):
         assert config()["cgroupDriver"] == "systemd"
-        runtime = tomllib.loads(node.CONTAINERD_CONFIG)["plugins"]["io.containerd.cri.v1.runtime"]
-        assert runtime["containerd"]["runtimes"]["runc"]["options"]["SystemdCgroup"] is True
+        for text in (runtime.IMAGE_CONFIG, runtime.BROUGHT_CONFIG):
+            found = tomllib.loads(text)["plugins"]["io.containerd.cri.v1.runtime"]
+            assert found["containerd"]["runtimes"]["runc"]["options"]["SystemdCgroup"] is True
 
     def test_it_names_its_kind(self):
         assert (config()["apiVersion"], config()["kind"]) == ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration")
@@ -82,7 +83,31 @@ class TestTexts:
 
     @pytest.fixture
     def texts(self):
-        return node.texts(cell("A=false@kubelet"), {name: f"text of {name}" for name in self.CREDENTIALS})
+        return self.texts_of(runtime.PRESENT)
+
+    def texts_of(self, chosen):
+        return node.texts(cell("A=false@kubelet"), {name: f"text of {name}" for name in self.CREDENTIALS}, chosen)
+
+    def test_an_image_with_a_runtime_gets_these_files_and_no_other(self, texts):
+        assert set(texts) == {
+            *(f"/etc/lab/{name}" for name in self.CREDENTIALS), "/etc/lab/kubelet.yaml",
+            "/etc/cni/net.d/10-lab.conflist", "/etc/containerd/config.toml",
+            "/etc/systemd/system/lab-kubelet.service",
+        }  # fmt: skip
+        assert "After=containerd.service\n" in texts["/etc/systemd/system/lab-kubelet.service"][0]
+        found = yaml.safe_load(texts["/etc/lab/kubelet.yaml"][0])
+        assert found["containerRuntimeEndpoint"] == "unix:///run/containerd/containerd.sock"
+        assert not {"makeIPTablesUtilChains", "podLogsDir", "volumePluginDir"} & set(found)
+
+    def test_a_runtime_that_is_brought_leaves_the_owners_alone(self):
+        texts = self.texts_of(runtime.BROUGHT)
+        assert all(path.startswith(("/etc/lab/", "/etc/systemd/system/lab-")) for path in texts)
+        assert "After=lab-containerd.service\n" in texts["/etc/systemd/system/lab-kubelet.service"][0]
+        found = yaml.safe_load(texts["/etc/lab/kubelet.yaml"][0])
+        assert found["containerRuntimeEndpoint"] == "unix:///run/lab/containerd/containerd.sock"
+        assert found["makeIPTablesUtilChains"] is False
+        for key in ("podLogsDir", "volumePluginDir"):
+            assert found[key].startswith("/var/lib/lab/")
 
     def test_credentials_are_for_root_only(self, texts):
         for name in self.CREDENTIALS:
@@ -121,7 +146,7 @@ class TestStart:
     def script(self, host, clock):
         """The script that is run on the node."""
         host.answer_when(lambda command: command.argv[:2] == ("sh", "-c"), Reply())
-        node.start(host, {"/etc/lab/x": ("text", 0o600)}, Deadline.after(60, clock))
+        node.start(host, {"/etc/lab/x": ("text", 0o600)}, runtime.PRESENT, Deadline.after(60, clock))
         return host.commands[-1].argv[2]
 
     @pytest.fixture
@@ -164,10 +189,24 @@ class TestStart:
         assert calls[-2].startswith(step)
         assert calls[-1].startswith("journalctl -u containerd -u lab-kubelet")
 
+    def test_a_runtime_that_is_brought_is_started_with_its_own_image_program(self, host, clock, tools):
+        host.answer_when(lambda command: command.argv[:2] == ("sh", "-c"), Reply())
+        node.start(host, {}, runtime.BROUGHT, Deadline.after(60, clock))
+        assert host.commands[-1].repeatable
+        done, calls = tools(host.commands[-1].argv[2])
+        assert done.exit_status == 0
+        assert calls == [
+            "systemctl daemon-reload",
+            "systemctl start lab-containerd",
+            "python3 /opt/lab/node-scripts/busybox_image.py /opt/lab/bin/busybox /opt/lab/bin/ctr "
+            "/run/lab/containerd/containerd.sock",
+            "systemctl start lab-kubelet",
+        ]
+
     def test_it_has_a_deadline_of_its_own_within_the_one_given(self, host, clock):
         host.answer_when(lambda command: command.argv[:2] == ("sh", "-c"), Reply())
         for seconds, expected in ((60, 60), (1000, 300), (0, 1)):
-            node.start(host, {}, Deadline.after(seconds, clock))
+            node.start(host, {}, runtime.PRESENT, Deadline.after(seconds, clock))
             assert host.commands[-1].timeout_s == expected
             assert not host.commands[-1].repeatable
 

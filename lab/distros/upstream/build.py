@@ -1,4 +1,4 @@
-"""Builds Kubernetes' components and etcd from their published Go modules, when no release file can be had."""
+"""Builds Kubernetes' components, etcd, containerd and runc from their Go modules, when no release file can be had."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ from filelock import FileLock, Timeout
 from lab.artifacts import Request
 from lab.distros.upstream.gomod import (
     ETCD_MAIN,
+    ETCD_MODULE,
     HYPERKUBE_MAIN,
+    RUNTIME_MODULES,
     etcd_go_mod,
     linker_flags,
     parse_go_version,
     parse_package,
     rewrite_go_mod,
+    runtime_build_words,
+    runtime_go_mod,
 )
 from lab.model import NodeError, ParseError
 
@@ -51,13 +55,13 @@ class Go:
     changes: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def build_environment(environ: Mapping[str, str], go: Go) -> dict[str, str]:
-    """The user's environment with what the build needs: pure Go, linux/amd64, go.mod may be completed."""
+def build_environment(environ: Mapping[str, str], go: Go, *, cgo: bool = False) -> dict[str, str]:
+    """The user's environment with what the build needs: linux/amd64, pure Go but for ``cgo``, go.mod completed."""
     flags = [flag for flag in environ.get("GOFLAGS", "").split() if not flag.startswith("-mod=")]
     result = {name: value for name, value in environ.items() if go.changes.get(name, value) is not None}
     result |= {name: value for name, value in go.changes.items() if value is not None}
     return result | {
-        "CGO_ENABLED": "0",
+        "CGO_ENABLED": "1" if cgo else "0",
         "GOARCH": "amd64",
         "GOFLAGS": " ".join([*flags, "-mod=mod"]),
         "GOOS": "linux",
@@ -214,7 +218,7 @@ def _wait(process: subprocess.Popen[str], deadline_s: float, on_tick: Callable[[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoBuilder:
-    """Builds a request's single executable; a ``Builder`` for :func:`lab.artifacts.resolve`.
+    """Builds a request's executables; a ``Builder`` for :func:`lab.artifacts.resolve`.
 
     ``cache`` keeps the private Go and the logs (``logs/<kind>-<version>-….log``); ``deadline_s`` bounds the
     download and the compilation, each.
@@ -238,8 +242,12 @@ class GoBuilder:
                 raise NodeError(f"building {request}: {error}") from error
             job.compile()
             job.check_version()
-            (job.folder / "out" / request.single_file).replace(output)
-        return f"{module} built with {go.version}, CGO off"
+            if request.single_file is None:
+                for name in request.components:
+                    (job.folder / "out" / name).replace(output / name)
+            else:
+                (job.folder / "out" / request.single_file).replace(output)
+        return f"{module} built with {go.version}, CGO {'on' if job.cgo else 'off'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +259,13 @@ class _Job:
     log: Path
     progress: Progress
 
+    @property
+    def cgo(self) -> bool:
+        """Whether this needs a C compiler."""
+        return self.request.kind == "runc"
+
     def run(self, argv: list[str], deadline_s: float, what: str) -> str:
-        env = build_environment(self.builder.environ, self.go)
+        env = build_environment(self.builder.environ, self.go, cgo=self.cgo)
         packages = 0
 
         def on_line(line: str) -> None:
@@ -278,7 +291,12 @@ class _Job:
         if self.request.kind == "etcd":
             (self.folder / "go.mod").write_text(etcd_go_mod(version), encoding="utf-8")
             (self.folder / "main.go").write_text(ETCD_MAIN, encoding="utf-8")
-            return f"go.etcd.io/etcd/server/v3@{version}"
+            return f"{ETCD_MODULE}@{version}"
+        if self.request.kind in RUNTIME_MODULES:
+            if self.cgo:
+                self._check_compiler()
+            (self.folder / "go.mod").write_text(runtime_go_mod(self.request.kind, version), encoding="utf-8")
+            return f"{RUNTIME_MODULES[self.request.kind]}@{version}"
         module = f"k8s.io/kubernetes@{version}"
         self.progress(f"{self.request}: downloading {module}")
         text = self.run([self.go.path, "mod", "download", "-json", module], self.builder.deadline_s, "downloading")
@@ -292,18 +310,36 @@ class _Job:
         (self.folder / "main.go").write_text(HYPERKUBE_MAIN, encoding="utf-8")
         return module
 
+    def _check_compiler(self) -> None:
+        """NodeError naming packages when the C half cannot be built."""
+        environ = self.builder.environ
+        finder = environ.get("PKG_CONFIG") or "pkg-config"
+        fix = "install the packages gcc, libc6-dev, pkg-config and libseccomp-dev, or bring the binary (--artifacts)"
+        for program in (environ.get("CC") or "gcc", finder):
+            if shutil.which(program, path=environ.get("PATH", "")) is None:
+                raise NodeError(f"building {self.request} needs {program}, which is not on PATH: {fix}")
+        try:
+            self.run([finder, "--exists", "--print-errors", "libseccomp"], VERSION_S, "checking")
+        except NodeError as error:
+            needed = "libseccomp, static half included"
+            raise NodeError(f"building {self.request} needs {needed}: {fix}. {error}") from error
+
     def compile(self) -> None:
-        """Run ``go build``; the result is ``out/<single file>``."""
-        flags = "-s -w" if self.request.kind == "etcd" else linker_flags(self.request.version)
-        argv = [self.go.path, "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", flags]
-        argv += ["-o", f"out/{self.request.single_file}", "."]
+        """Run ``go build``; the results are in ``out/``, by the names of the request's files."""
+        target = f"out/{self.request.single_file or ''}"
+        argv = [self.go.path, "build", "-v", "-trimpath", "-buildvcs=false", "-o", target]
+        if self.request.kind in RUNTIME_MODULES:
+            argv += runtime_build_words(self.request.kind, self.request.version)
+        else:
+            flags = "-s -w" if self.request.kind == "etcd" else linker_flags(self.request.version)
+            argv += ["-ldflags", flags, "."]
         self.progress(f"{self.request}: building with {self.go.version}; log in {self.log}")
         self.run(argv, self.builder.deadline_s, "building")
 
     def check_version(self) -> None:
         """The fresh executable must start and report the version that was asked for."""
-        path = str(self.folder / "out" / self.request.single_file)
-        argv = [path, "--version"] if self.request.kind == "etcd" else [path, "kubelet", "--version"]
+        path = str(self.folder / "out" / (self.request.single_file or self.request.components[0]))
+        argv = [path, "kubelet", "--version"] if self.request.kind == "kubernetes" else [path, "--version"]
         text = self.run(argv, VERSION_S, "checking")
         if self.request.version.removeprefix("v") not in re.findall(r"\d+\.\d+\.\d+", text):
             raise NodeError(f"building {self.request}: the new executable says {text.strip()[:200]!r}")

@@ -9,15 +9,18 @@ import datetime
 import json
 import logging
 import os
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from lab import processes
 from lab.artifacts import Binaries
 from lab.distros.contract import NODE_NAME
-from lab.distros.upstream import pki
+from lab.distros.upstream import components, pki
 from lab.host import Deadline, LocalHost
 from lab.kubectl import Kubectl, wait_for_api
 from lab.model import Cell, NodeError, UsageError
@@ -26,16 +29,12 @@ from lab.providers.qemu.guest import free_port
 
 log = logging.getLogger(__name__)
 
-SERVICE_RANGE = "10.96.0.0/16"
-CONTROLLERS = (
-    "resourcequota-controller", "namespace-controller", "node-lifecycle-controller", "taint-eviction-controller",
-    "pod-garbage-collector-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlane:
     """A running control plane. ``components`` maps a component to its process."""
+
+    placement: ClassVar[str] = "controller"
 
     folder: Path
     api_port: int
@@ -52,6 +51,19 @@ class ControlPlane:
             if fields is not None and int(fields[19]) == process.start_ticks:
                 used[name] = (int(fields[11]) + int(fields[12])) / ticks
         return used
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop all components while the block runs; they go on where they were, whatever happens in it."""
+        # etcd last and first again: nothing of the others may wait for it meanwhile.
+        order = list(reversed(self.components.values()))
+        for process in order:
+            processes.send(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in reversed(order):
+                processes.send(process, signal.SIGCONT)
 
     def check_alive(self) -> None:
         """NodeError with the log's end when a component has ended."""
@@ -87,14 +99,10 @@ def attach(folder: Path) -> ControlPlane:
         },
     )
     plane.check_alive()
+    for process in plane.components.values():
+        # A run that was killed inside a window left them stopped.
+        processes.send(process, signal.SIGCONT)
     return plane
-
-
-def gates_flag(cell: Cell, component: str) -> list[str]:
-    """``--feature-gates=…`` for one component, or nothing."""
-    chosen = [gate for gate in cell.gates if gate.component in (None, component)]
-    text = ",".join(f"{gate.name}={'true' if gate.enabled else 'false'}" for gate in chosen)
-    return [f"--feature-gates={text}"] if text else []
 
 
 def start(
@@ -107,14 +115,20 @@ def start(
     folder.mkdir(mode=0o700, exist_ok=True)
     keys = pki.ControlPlanePki.make(
         now=datetime.datetime.now(datetime.UTC),
-        api_ips=("10.96.0.1", *addresses),
+        api_ips=(components.SERVICE_ADDRESS, *addresses),
         node_name=NODE_NAME,
     )
     keys.write(folder / "pki")
     ports = {name: free_port() for name in ("etcd", "peer", "api", "scheduler", "manager")}
-    url = f"https://127.0.0.1:{ports['api']}"
+    layout = components.Layout(
+        programs={name: str(path) for name, path in binaries.components.items()},
+        pki=folder / "pki",
+        config=folder,
+        data=folder / "etcd",
+        ports=ports,
+    )
     for name in ("admin", "scheduler", "controller-manager"):
-        pki.write_private(folder / f"{name}.kubeconfig", keys.kubeconfig(url, name))
+        pki.write_private(folder / f"{name}.kubeconfig", keys.kubeconfig(layout.api_url, name))
     started: dict[str, Identity] = {}
 
     def launch(name: str, argv: list[str]) -> None:
@@ -129,23 +143,26 @@ def start(
         kubeconfig=str(folder / "admin.kubeconfig"),
     )
     plane = ControlPlane(folder=folder, api_port=ports["api"], kubectl=kubectl, components=started)
-    launch("etcd", _etcd(binaries, folder, ports))
-    launch("kube-apiserver", _api_server(binaries, cell, folder, ports))
-    _wait_ready(plane, cell, deadline.sooner(240))
-    launch("kube-scheduler", _scheduler(binaries, folder, ports))
-    launch("kube-controller-manager", _manager(binaries, folder, ports))
+    launch("etcd", components.etcd(layout))
+    launch("kube-apiserver", components.api_server(layout, cell))
+    wait_ready(kubectl, plane.check_alive, cell, deadline.sooner(240))
+    launch("kube-scheduler", components.scheduler(layout))
+    launch("kube-controller-manager", components.manager(layout))
     time.sleep(0.2)
     plane.check_alive()
     plane.save()
     return plane, kubelet_files(keys, addresses[0], ports["api"])
 
 
-def _wait_ready(plane: ControlPlane, cell: Cell, deadline: Deadline) -> None:
+def wait_ready(
+    kubectl: Kubectl, check_alive: Callable[[], None], cell: Cell, deadline: Deadline, *, between_s: float = 2.0
+) -> None:
+    """Wait for ``/readyz``, asking ``check_alive`` every ``between_s``; UsageError for a gate that is not known."""
     try:
         while True:
-            plane.check_alive()
+            check_alive()
             try:
-                wait_for_api(plane.kubectl, deadline.sooner(2.0))
+                wait_for_api(kubectl, deadline.sooner(between_s))
                 return
             except NodeError:
                 if deadline.remaining_s() <= 0:
@@ -155,60 +172,6 @@ def _wait_ready(plane: ControlPlane, cell: Cell, deadline: Deadline) -> None:
             gates = ", ".join(str(gate) for gate in cell.gates)
             raise UsageError(f"{cell.version} does not know a gate of: {gates}. {error}") from error
         raise
-
-
-def _etcd(binaries: Binaries, folder: Path, ports: Mapping[str, int]) -> list[str]:
-    keys = folder / "pki"
-    client, peer = f"https://127.0.0.1:{ports['etcd']}", f"https://127.0.0.1:{ports['peer']}"
-    return [
-        str(binaries.components["etcd"]), "--name=lab", f"--data-dir={folder / 'etcd'}",
-        # The data live as long as the node; waiting for the disk would only slow the API server down.
-        "--unsafe-no-fsync", "--log-level=error",
-        f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
-        f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=lab={peer}",
-        f"--cert-file={keys / 'etcd.crt'}", f"--key-file={keys / 'etcd.key'}",
-        f"--trusted-ca-file={keys / 'etcd-ca.crt'}", "--client-cert-auth",
-        f"--peer-cert-file={keys / 'etcd.crt'}", f"--peer-key-file={keys / 'etcd.key'}",
-        f"--peer-trusted-ca-file={keys / 'etcd-ca.crt'}", "--peer-client-cert-auth",
-    ]  # fmt: skip
-
-
-def _api_server(binaries: Binaries, cell: Cell, folder: Path, ports: Mapping[str, int]) -> list[str]:
-    keys = folder / "pki"
-    return [
-        str(binaries.components["kube-apiserver"]), "--bind-address=127.0.0.1", f"--secure-port={ports['api']}",
-        f"--etcd-servers=https://127.0.0.1:{ports['etcd']}", f"--etcd-cafile={keys / 'etcd-ca.crt'}",
-        f"--etcd-certfile={keys / 'apiserver-etcd.crt'}", f"--etcd-keyfile={keys / 'apiserver-etcd.key'}",
-        f"--client-ca-file={keys / 'ca.crt'}",
-        f"--tls-cert-file={keys / 'apiserver.crt'}", f"--tls-private-key-file={keys / 'apiserver.key'}",
-        f"--kubelet-client-certificate={keys / 'apiserver-kubelet.crt'}",
-        f"--kubelet-client-key={keys / 'apiserver-kubelet.key'}",
-        f"--service-account-key-file={keys / 'sa.pub'}", f"--service-account-signing-key-file={keys / 'sa.key'}",
-        "--service-account-issuer=https://kubernetes.default.svc",
-        "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-        "--anonymous-auth=false", f"--service-cluster-ip-range={SERVICE_RANGE}", "--profiling=false",
-        *gates_flag(cell, "apiserver"),
-    ]  # fmt: skip
-
-
-def _scheduler(binaries: Binaries, folder: Path, ports: Mapping[str, int]) -> list[str]:
-    config = folder / "scheduler.kubeconfig"
-    return [
-        str(binaries.components["kube-scheduler"]), f"--kubeconfig={config}", "--leader-elect=false",
-        "--bind-address=127.0.0.1", f"--secure-port={ports['scheduler']}",
-        f"--authentication-kubeconfig={config}", f"--authorization-kubeconfig={config}",
-    ]  # fmt: skip
-
-
-def _manager(binaries: Binaries, folder: Path, ports: Mapping[str, int]) -> list[str]:
-    config, keys = folder / "controller-manager.kubeconfig", folder / "pki"
-    return [
-        str(binaries.components["kube-controller-manager"]), f"--kubeconfig={config}", "--leader-elect=false",
-        "--bind-address=127.0.0.1", f"--secure-port={ports['manager']}",
-        f"--authentication-kubeconfig={config}", f"--authorization-kubeconfig={config}",
-        f"--controllers={','.join(CONTROLLERS)}", "--use-service-account-credentials",
-        f"--root-ca-file={keys / 'ca.crt'}", f"--service-account-private-key-file={keys / 'sa.key'}",
-    ]  # fmt: skip
 
 
 def kubelet_files(keys: pki.ControlPlanePki, api_address: str, api_port: int) -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""Upstream components: the kubelet in the node, everything else as processes of the controller.
+"""Upstream components: the kubelet in the node, everything else on the controller where the node can reach it.
 
-The control plane runs beside the guest, because one inside it takes CPU from the very windows that are measured.
+A control plane inside the node takes CPU from the very windows that are measured: where it must be there, it is frozen
+meanwhile.
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lab.artifacts import Binaries
 from lab.distros.contract import NODE_NAME, PROJECT_FOLDER, Cluster
-from lab.distros.upstream import control_plane
+from lab.distros.upstream import control_plane, node_plane, removal
 from lab.distros.upstream import node as kubelet_node
+from lab.distros.upstream.runtime import BIN, BROUGHT, of_site
 from lab.host import Command, Deadline, LocalHost, put_texts, wait_until
 from lab.kubectl import Kubectl, as_object
 from lab.model import Cell, Gate, NodeError, UsageError
 from lab.parse.node_facts import NodeFacts, feature_gates, parse_node_facts
-from lab.providers.contract import Node
+from lab.providers.contract import Node, Site
 
 log = logging.getLogger(__name__)
 
@@ -73,18 +76,43 @@ def with_dependents(cell: Cell) -> Cell:
     return Cell(distro=cell.distro, version=cell.version, gates=tuple(gates))
 
 
+class Plane(Protocol):
+    """A running control plane, wherever it is. ``placement`` is what the environment of a record calls that."""
+
+    @property
+    def placement(self) -> str:
+        """``controller`` or ``node``."""
+
+    @property
+    def kubectl(self) -> Kubectl:
+        """kubectl as the administrator."""
+
+    def cpu_seconds(self) -> Mapping[str, float]:
+        """CPU seconds used so far by each component on the controller."""
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """Hold all of it still while a block runs."""
+
+
 class Upstream:
-    """Installs upstream Kubernetes on nodes that can reach the controller."""
+    """Installs upstream Kubernetes: the control plane beside the node or in it, a runtime where there is none."""
 
     name = "upstream"
 
     def __init__(
-        self, *, resolve: Callable[[str], Binaries], scripts: Mapping[str, str], progress: Callable[[str], None]
+        self,
+        *,
+        resolve: Callable[[str], Binaries],
+        scripts: Mapping[str, str],
+        progress: Callable[[str], None],
+        resolve_runtime: Callable[[], Binaries] | None = None,
     ) -> None:
         self._resolve = resolve
+        self._resolve_runtime = resolve_runtime
         self._scripts = scripts
         self._progress = progress
         self._binaries: dict[str, Binaries] = {}
+        self._runtime: Binaries | None = None
 
     def binaries(self, version: str) -> Binaries:
         """Verified binaries of a version, resolved once."""
@@ -92,43 +120,81 @@ class Upstream:
             self._binaries[version] = self._resolve(version)
         return self._binaries[version]
 
-    def files(self, cell: Cell) -> Mapping[str, Path]:
+    def runtime(self) -> Binaries:
+        """Verified containerd, runc and busybox for nodes without them, resolved once."""
+        if self._runtime is None:
+            if self._resolve_runtime is None:
+                raise UsageError("this run was given no source of containerd and runc for nodes without a runtime")
+            self._runtime = self._resolve_runtime()
+        return self._runtime
+
+    def files(self, cell: Cell, site: Site) -> Mapping[str, Path]:
         """See :class:`lab.distros.contract.Distro`. Also refuses gates that the version does not know."""
         binaries = self.binaries(cell.version)
         check_gates(cell, binaries)
-        return {f"{PROJECT_FOLDER}/bin/kubelet": binaries.components["kubelet"].resolve()}
+        if site.reaches_controller:
+            found = {f"{BIN}/kubelet": binaries.components["kubelet"].resolve()}
+        else:
+            found, _ = node_plane.programs(binaries)
+        if of_site(site) is BROUGHT:
+            found |= {f"{BIN}/{name}": path.resolve() for name, path in self.runtime().components.items()}
+        return found
 
     def install(self, node: Node, cell: Cell, deadline: Deadline) -> Cluster:
         """See :class:`lab.distros.contract.Distro`."""
+        told = with_dependents(cell)
+        runtime = of_site(node.site)
+        files = self.files(cell, node.site)
+        if runtime is BROUGHT:
+            removal.remember(node.host, self._scripts)
+        plane: Plane
+        if node.site.reaches_controller:
+            plane, credentials = self._plane_here(node, told, deadline)
+            plane.kubectl.apply(READER_RBAC)
+            self._put_files(node, files, deadline)
+        else:
+            self._put_files(node, files, deadline)
+            _, links = node_plane.programs(self.binaries(cell.version))
+            plane, credentials = node_plane.start(node.host, told, links, deadline)
+            plane.kubectl.apply(READER_RBAC)
+        kubelet_node.start(node.host, kubelet_node.texts(told, credentials, runtime), runtime, deadline)
+        kubelet_node.wait_unit_answers(node.host, deadline.sooner(300))
+        _wait_node_ready(plane.kubectl, deadline.sooner(400))
+        return self._cluster(node, cell, told, plane)
+
+    def _plane_here(
+        self, node: Node, told: Cell, deadline: Deadline
+    ) -> tuple[control_plane.ControlPlane, dict[str, str]]:
+        """Start the control plane on this machine; also the kubelet's credentials."""
         if node.controller_address is None:
             raise UsageError(f"nodes of provider {node.provider} cannot reach a control plane on the controller")
-        told = with_dependents(cell)
-        binaries = self.binaries(cell.version)
-        plane, credentials = control_plane.start(
-            binaries=binaries,
+        return control_plane.start(
+            binaries=self.binaries(told.version),
             cell=told,
             folder=node.folder / "control-plane",
             node_folder=node.folder,
             addresses=(node.controller_address,),
             deadline=deadline,
         )
-        plane.kubectl.apply(READER_RBAC)
-        for target, source in self.files(cell).items():
-            node.host.put(source, target, mode=0o755)
+
+    def _put_files(self, node: Node, files: Mapping[str, Path], deadline: Deadline) -> None:
+        """Lay programs onto the node; what is there already, from its boot on, is only checked."""
+        for target, source in files.items():
+            node.host.put(source, target, mode=0o755, timeout_s=max(60.0, deadline.remaining_s()))
         self._put_scripts(node)
-        kubelet_node.start(node.host, kubelet_node.texts(told, credentials), deadline)
-        kubelet_node.wait_unit_answers(node.host, deadline.sooner(300))
-        _wait_node_ready(plane.kubectl, deadline.sooner(400))
-        return self._cluster(node, cell, told, plane, binaries)
 
     def attach(self, node: Node, cell: Cell) -> Cluster:
         """See :class:`lab.distros.contract.Distro`."""
-        plane = control_plane.attach(node.folder / "control-plane")
+        plane: Plane
+        if node.site.reaches_controller:
+            plane = control_plane.attach(node.folder / "control-plane")
+        else:
+            plane = node_plane.attach(node.host)
         running = as_object(plane.kubectl.raw("/version")).get("gitVersion", "")
         if running != cell.version:
             raise UsageError(f"node {node.id} runs {running or 'nothing'}, not {cell.version}")
         self._put_scripts(node)
-        return self._cluster(node, cell, with_dependents(cell), plane, self.binaries(cell.version))
+        return self._cluster(node, cell, with_dependents(cell), plane)
 
     def _put_scripts(self, node: Node) -> None:
         """Lay the node programs onto the node, as they are in the project now."""
@@ -137,12 +203,13 @@ class Upstream:
             {f"{PROJECT_FOLDER}/node-scripts/{name}": (text, 0o755) for name, text in self._scripts.items()},
         )
 
-    def _cluster(
-        self, node: Node, cell: Cell, told: Cell, plane: control_plane.ControlPlane, binaries: Binaries
-    ) -> Cluster:
-        facts = parse_node_facts(node.host.run(
-            Command(argv=("sh", f"{PROJECT_FOLDER}/node-scripts/node_facts.sh"), timeout_s=60, repeatable=True)
-        ).stdout)
+    def _cluster(self, node: Node, cell: Cell, told: Cell, plane: Plane) -> Cluster:
+        runtime = of_site(node.site)
+        argv = ("sh", f"{PROJECT_FOLDER}/node-scripts/node_facts.sh")
+        facts = parse_node_facts(
+            node.host.run(Command(argv=argv, timeout_s=60, repeatable=True, env=runtime.environment)).stdout
+        )
+        brought = [self.binaries(cell.version), *([self.runtime()] if runtime is BROUGHT else [])]
         metrics = {
             "apiserver": plane.kubectl.raw("/metrics"),
             "kubelet": kubelet_node.get(node.host, "/metrics"),
@@ -151,7 +218,7 @@ class Upstream:
         version = plane.kubectl.raw("/version")
         check_versions(cell, as_object(version).get("gitVersion", ""), facts.kubelet)
         check_gates_took(told, {name: feature_gates(text) for name, text in metrics.items()})
-        must_agree, shown = _environment(node, facts, binaries, as_object(configz))
+        must_agree, shown = _environment(node, facts, brought, as_object(configz), plane.placement)
         return Cluster(
             node=node,
             kubectl=plane.kubectl,
@@ -165,11 +232,12 @@ class Upstream:
                 "node-facts.txt": facts.text,
                 "configz.json": configz,
                 "apiserver-version.json": version,
-                "binaries.json": json.dumps(dict(binaries.sha256), indent=1, sort_keys=True) + "\n",
+                "binaries.json": _sha256_text(brought),
                 "gates-apiserver.txt": gate_lines(metrics["apiserver"], told),
                 "gates-kubelet.txt": gate_lines(metrics["kubelet"], told),
             },
             own_cpu_s=plane.cpu_seconds,
+            frozen=plane.frozen,
         )
 
     def save_logs(self, cluster: Cluster | None, node: Node, folder: Path) -> None:
@@ -178,12 +246,21 @@ class Upstream:
         folder.mkdir(parents=True, exist_ok=True)
         for log_file in sorted((node.folder / "control-plane").glob("*.log")):
             shutil.copyfile(log_file, folder / log_file.name)
-        try:
-            argv = ("journalctl", "-u", kubelet_node.KUBELET_UNIT, "-u", "containerd", "-o", "short-unix", "--no-pager")
-            journal = node.host.run(Command(argv=argv, timeout_s=60)).stdout
-            (folder / "kubelet.log").write_text(journal)
-        except NodeError as error:
-            log.warning("the kubelet's log could not be fetched: %s", error)
+        logs: dict[str, tuple[str, ...]] = {"kubelet": (kubelet_node.KUBELET_UNIT, of_site(node.site).unit)}
+        if not node.site.reaches_controller:
+            logs["control-plane"] = node_plane.UNITS
+        for name, units in logs.items():
+            words = [word for unit in units for word in ("-u", unit)]
+            argv = ("journalctl", *words, "-o", "short-unix", "--no-pager")
+            try:
+                journal = node.host.run(Command(argv=argv, timeout_s=60, repeatable=True)).stdout
+                (folder / f"{name}.log").write_text(journal)
+            except NodeError as error:
+                log.warning("the log %s could not be fetched: %s", name, error)
+
+    def uninstall(self, node: Node) -> None:
+        """See :class:`lab.distros.contract.Distro`."""
+        removal.remove(node.host, self._scripts)
 
 
 def check_gates(cell: Cell, binaries: Binaries) -> None:
@@ -237,10 +314,19 @@ def check_versions(cell: Cell, api_server: str, kubelet: str) -> None:
             raise NodeError(f"the {component} says that it is {found or 'nothing'}, asked for was {cell.version}")
 
 
+def _sha256_text(brought: Sequence[Binaries]) -> str:
+    """Component to sha256 of all that was brought, as a JSON text."""
+    found = {name: digest for binaries in brought for name, digest in binaries.sha256.items()}
+    return json.dumps(found, indent=1, sort_keys=True) + "\n"
+
+
 def _environment(
-    node: Node, facts: NodeFacts, binaries: Binaries, configz: Mapping[str, Any]
+    node: Node, facts: NodeFacts, brought: Sequence[Binaries], configz: Mapping[str, Any], placement: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Facts that comparable cells must agree on, and facts that are only shown."""
+    """Facts that comparable cells must agree on, and facts that are only shown.
+
+    ``brought``: the components' binaries, and those of the runtime when the lab brings one.
+    """
     must_agree = {
         "provider": node.provider,
         "emulation": node.facts.get("emulation", "none"),
@@ -248,7 +334,7 @@ def _environment(
         "cgroup_driver": str(configz.get("kubeletconfig", {}).get("cgroupDriver", "not reported")),
         "vcpus": str(facts.cpus),
         "memory_class": f"{node.facts.get('memory_mib', str(facts.memory_kib // 1024))} MiB",
-        "control_plane": "controller",
+        "control_plane": placement,
     }
     shown = {
         "kernel": facts.kernel,
@@ -258,7 +344,8 @@ def _environment(
         "image": node.facts.get("image", ""),
         "kubelet": facts.kubelet,
         "kubelet_sha256": facts.kubelet_sha256,
-        "artifact_origin": binaries.first_origin,
+        "artifact_origin": brought[0].first_origin,
+        "runtime_origin": brought[1].first_origin if len(brought) > 1 else "",
     }
     return must_agree, {name: value for name, value in shown.items() if value}
 

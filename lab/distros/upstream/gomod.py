@@ -1,5 +1,7 @@
 """The Go source of the lab's own main packages and their go.mod files; pure text.
 
+containerd and runc are built as their modules have them, from a go.mod that requires nothing else.
+
 The module ``k8s.io/kubernetes`` (go.mod at its root) replaces its staging modules by local folders, which the
 published module does not hold; the same code is published as ``k8s.io/X v0.N.P`` beside each ``v1.N.P``, so
 the go.mod written here names those. One main package gives a multi-call binary that goes by its file name.
@@ -10,6 +12,12 @@ from __future__ import annotations
 import re
 
 from lab.model import ParseError
+
+ETCD_MODULE = "go.etcd.io/etcd/server/v3"
+RUNTIME_MODULES = {
+    "containerd": "github.com/containerd/containerd/v2",
+    "runc": "github.com/opencontainers/runc",
+}
 
 _GO_VERSION = re.compile(r"\bgo(\d+)\.(\d+)(?:[.\-\s]|rc|beta|$)")
 _MODULE_LINE = re.compile(r"^module[ \t]+\S+.*$", re.MULTILINE)
@@ -121,7 +129,30 @@ def rewrite_go_mod(text: str, version: str) -> str:
 
 def etcd_go_mod(version: str) -> str:
     """The go.mod of the etcd binary; the go command adds what the server module itself requires."""
-    return f"module lab.local/etcd\n\ngo 1.25.0\n\nrequire go.etcd.io/etcd/server/v3 {version}\n"
+    return _requiring("etcd", ETCD_MODULE, version)
+
+
+def runtime_go_mod(kind: str, version: str) -> str:
+    """The go.mod for building ``containerd`` or ``runc`` by package path."""
+    return _requiring(kind, RUNTIME_MODULES[kind], version)
+
+
+def _requiring(name: str, module: str, version: str) -> str:
+    return f"module lab.local/{name}\n\ngo 1.25.0\n\nrequire {module} {version}\n"
+
+
+def runtime_build_words(kind: str, version: str) -> list[str]:
+    """Flags and packages of ``go build`` for ``containerd`` or ``runc``.
+
+    runc enters namespaces in C before Go starts (libcontainer/nsenter), so it needs cgo; it is linked statically, to
+    run on any distribution. It must know seccomp: the kubelet asks for a profile for every pod's sandbox
+    (pkg/kubelet/kuberuntime/kuberuntime_sandbox.go).
+    """
+    module = RUNTIME_MODULES[kind]
+    if kind == "containerd":
+        packages = [f"{module}/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")]
+        return ["-ldflags", f"-s -w -X {module}/version.Version={version}", *packages]
+    return ["-tags", "netgo osusergo seccomp", "-ldflags", "-s -w -linkmode external -extldflags -static", module]
 
 
 def linker_flags(version: str) -> str:

@@ -1,42 +1,32 @@
-"""The node's half of an upstream cluster: containerd, CNI, the kubelet and its credentials.
+"""The node's half of an upstream cluster: the kubelet, its credentials, and the runtime that it drives.
 
-Pure texts but for `start`.
+Pure texts but for what takes a host.
 """
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from lab.distros.contract import EVICTION_THRESHOLD, KUBELET_VERBOSITY, NODE_NAME, PRESSURE_TRANSITION_S, PROJECT_FOLDER
+from lab.distros.upstream.runtime import Runtime
 from lab.host import Command, Deadline, Host, put_texts, wait_until
 from lab.model import Cell, NodeError, WaitTimeout
 
 KUBELET_UNIT = "lab-kubelet"
 KUBELET_PORT = 10250
 CREDENTIALS = "/etc/lab"
-SANDBOX_IMAGE = "lab.local/busybox:1"
 
-CONTAINERD_CONFIG = f"""\
-version = 3
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-  sandbox = "{SANDBOX_IMAGE}"
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-    SystemdCgroup = true
-"""
 
-# Pods use the host's network, so the kubelet only needs to find some network plugin configured.
-CNI_CONFIG = json.dumps({"cniVersion": "1.0.0", "name": "lab", "plugins": [{"type": "loopback"}]}) + "\n"
-
-UNIT = f"""\
+def kubelet_unit(runtime: Runtime) -> str:
+    """The kubelet's systemd unit."""
+    return f"""\
 [Unit]
 Description=kubelet under test
-After=containerd.service
+After={runtime.unit}.service
 [Service]
 ExecStart={PROJECT_FOLDER}/bin/kubelet --config={CREDENTIALS}/kubelet.yaml \
 --kubeconfig={CREDENTIALS}/kubelet.kubeconfig --hostname-override={NODE_NAME} --v={KUBELET_VERBOSITY}
@@ -45,7 +35,7 @@ OOMScoreAdjust=-999
 """
 
 
-def kubelet_config(cell: Cell) -> str:
+def kubelet_config(cell: Cell, runtime: Runtime) -> str:
     """KubeletConfiguration as YAML."""
     config: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -59,12 +49,13 @@ def kubelet_config(cell: Cell) -> str:
         "tlsCertFile": f"{CREDENTIALS}/kubelet.crt",
         "tlsPrivateKeyFile": f"{CREDENTIALS}/kubelet.key",
         "cgroupDriver": "systemd",
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "containerRuntimeEndpoint": f"unix://{runtime.socket}",
         # Naming one signal drops the defaults of the others: the disk is not what is measured here.
         "evictionHard": {"memory.available": EVICTION_THRESHOLD},
         "evictionPressureTransitionPeriod": f"{PRESSURE_TRANSITION_S}s",
         "nodeStatusUpdateFrequency": "5s",
         "failSwapOn": False,
+        **runtime.kubelet_settings,
     }
     gates = {gate.name: gate.enabled for gate in cell.gates if gate.component in (None, "kubelet")}
     if gates:
@@ -72,27 +63,33 @@ def kubelet_config(cell: Cell) -> str:
     return yaml.safe_dump(config, sort_keys=True)
 
 
-def texts(cell: Cell, credentials: Mapping[str, str]) -> dict[str, tuple[str, int]]:
+def texts(cell: Cell, credentials: Mapping[str, str], runtime: Runtime) -> dict[str, tuple[str, int]]:
     """Every file of the node: path to (text, mode)."""
     files = {f"{CREDENTIALS}/{name}": (text, 0o600) for name, text in credentials.items()}
     return {
         **files,
-        f"{CREDENTIALS}/kubelet.yaml": (kubelet_config(cell), 0o600),
-        "/etc/cni/net.d/10-lab.conflist": (CNI_CONFIG, 0o644),
-        "/etc/containerd/config.toml": (CONTAINERD_CONFIG, 0o644),
-        f"/etc/systemd/system/{KUBELET_UNIT}.service": (UNIT, 0o644),
+        f"{CREDENTIALS}/kubelet.yaml": (kubelet_config(cell, runtime), 0o600),
+        f"/etc/systemd/system/{KUBELET_UNIT}.service": (kubelet_unit(runtime), 0o644),
+        **runtime.files,
     }
 
 
-def start(host: Host, files: Mapping[str, tuple[str, int]], deadline: Deadline) -> None:
-    """Lay down the files, start containerd and the kubelet; NodeError with the journal's end when a unit fails."""
+def start(host: Host, files: Mapping[str, tuple[str, int]], runtime: Runtime, deadline: Deadline) -> None:
+    """Lay down the files, start containerd and the kubelet; NodeError with the journal's end when a unit fails.
+
+    A runtime of the machine's own may run already, with another configuration; one that the lab brings does not, which
+    makes its start safe to repeat.
+    """
     put_texts(host, files)
-    journal = f"journalctl -u containerd -u {KUBELET_UNIT} -n 12 -o cat --no-pager >&2"
+    brought = runtime.path is not None
+    journal = f"journalctl -u {runtime.unit} -u {KUBELET_UNIT} -n 12 -o cat --no-pager >&2"
     script = (
-        f"set -e; trap '[ $? = 0 ] || {journal}' EXIT; systemctl daemon-reload; systemctl restart containerd; "
-        f"python3 {PROJECT_FOLDER}/node-scripts/oci_image.py; systemctl start {KUBELET_UNIT}"
+        f"set -e; trap '[ $? = 0 ] || {journal}' EXIT; systemctl daemon-reload; "
+        f"systemctl {'start' if brought else 'restart'} {runtime.unit}; "
+        f"{shlex.join(runtime.image_argv)}; systemctl start {KUBELET_UNIT}"
     )
-    host.run(Command(argv=("sh", "-c", script), timeout_s=min(300.0, max(1.0, deadline.remaining_s()))))
+    timeout_s = min(300.0, max(1.0, deadline.remaining_s()))
+    host.run(Command(argv=("sh", "-c", script), timeout_s=timeout_s, repeatable=brought))
 
 
 def check_unit(host: Host) -> None:
