@@ -1,10 +1,58 @@
-"""All providers by name."""
+"""All providers by name, and how each is made from what the command line and the environment say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from lab.config import NodeOptions
 from lab.providers.contract import Provider
+from lab.providers.digitalocean.provider import DigitalOceanProvider
+from lab.providers.own_host.provider import OwnHostProvider
 from lab.providers.qemu.provider import QemuProvider
 
-PROVIDERS: dict[str, Callable[..., Provider]] = {"qemu": QemuProvider}
+TOKEN_VARIABLES = ("DIGITALOCEAN_TOKEN", "DIGITALOCEAN_ACCESS_TOKEN")
+END_POINT_VARIABLE = "LAB_DIGITALOCEAN_API"
+ADDRESS_VARIABLE = "LAB_PUBLIC_ADDRESS_URL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What providers are made of. ``environ`` is read for tokens and for end points only."""
+
+    cache: Path
+    progress: Callable[[str], None]
+    nodes: NodeOptions = field(default_factory=NodeOptions)
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+def token_of(environ: Mapping[str, str]) -> str:
+    """The cloud's token from the environment; empty when there is none."""
+    return next((environ[name] for name in TOKEN_VARIABLES if environ.get(name)), "")
+
+
+def _qemu(setup: Setup) -> Provider:
+    return QemuProvider(setup.cache, setup.progress, ssh_port=setup.nodes.ssh_port)
+
+
+def _digitalocean(setup: Setup) -> Provider:
+    return DigitalOceanProvider(
+        setup.cache,
+        setup.progress,
+        token=token_of(setup.environ),
+        options=setup.nodes,
+        end_point=setup.environ.get(END_POINT_VARIABLE) or None,
+        address_url=setup.environ.get(ADDRESS_VARIABLE) or None,
+    )
+
+
+def _own_host(setup: Setup) -> Provider:
+    return OwnHostProvider(setup.cache, setup.progress, options=setup.nodes)
+
+
+PROVIDERS: dict[str, Callable[[Setup], Provider]] = {
+    "qemu": _qemu,
+    "digitalocean": _digitalocean,
+    "ssh": _own_host,
+}

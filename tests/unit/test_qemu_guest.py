@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from lab.model import NodeError
 from lab.providers.qemu import guest
 from lab.providers.qemu.image import Image
+from lab.ssh_keys import make_key_pair
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def image(tmp_path):
 def command_line(image, folder, **changes):
     settings = {
         "image": image, "overlay": folder / "disk.qcow2", "seed": folder / "seed.tar",
-        "console": folder / "console.log", "ssh_port": 40022, "accel": "tcg", "vcpus": 2, "memory_mib": 4096,
+        "console": folder / "console.log", "forwards": {40022: 22}, "accel": "tcg", "vcpus": 2, "memory_mib": 4096,
     }  # fmt: skip
     return guest.command_line(**{**settings, **changes})
 
@@ -40,15 +41,15 @@ def option(argv, name):
 
 class TestKeys:
     def test_both_halves_belong_together_and_paramiko_reads_them(self):
-        private, public = guest.make_key_pair("lab-node")
+        private, public = make_key_pair("lab-node")
         key = paramiko.Ed25519Key.from_private_key(io.StringIO(private))
         assert public == f"ssh-ed25519 {key.get_base64()} lab-node\n"
 
     def test_the_private_key_ends_with_a_line_end_as_sshd_wants(self):
-        assert guest.make_key_pair("x")[0].endswith("-----END OPENSSH PRIVATE KEY-----\n")
+        assert make_key_pair("x")[0].endswith("-----END OPENSSH PRIVATE KEY-----\n")
 
     def test_no_key_twice(self):
-        assert guest.make_key_pair("x") != guest.make_key_pair("x")
+        assert make_key_pair("x") != make_key_pair("x")
 
 
 TEXTS = {
@@ -121,7 +122,7 @@ class TestSeed:
 
 class TestCommandLine:
     def test_no_key_stands_in_it(self, image, tmp_path):
-        private, public = guest.make_key_pair("lab-node")
+        private, public = make_key_pair("lab-node")
         guest.write_seed(tmp_path / "seed.tar", {"/etc/ssh/ssh_host_ed25519_key": (private, 0o600)}, {})
         text = "\n".join(command_line(image, tmp_path))
         assert "ssh-ed25519" not in text
@@ -130,7 +131,7 @@ class TestCommandLine:
             assert line not in text
 
     def test_the_port_is_open_on_loopback_only(self, image, tmp_path):
-        (network,) = option(command_line(image, tmp_path, ssh_port=40023), "-netdev")
+        (network,) = option(command_line(image, tmp_path, forwards={40023: 22}), "-netdev")
         assert network == "user,id=net0,hostfwd=tcp:127.0.0.1:40023-:22"
 
     def test_the_image_is_only_read(self, image, tmp_path):
@@ -276,8 +277,3 @@ class TestThreads:
 
     def test_a_guest_that_has_ended_has_none(self):
         assert guest.thread_names(2**22 + 1) == {}
-
-
-def test_facts_are_written_for_a_later_run(tmp_path):
-    guest.write_facts(tmp_path, {"ssh_port": "1", "emulation": "tcg"})
-    assert json.loads((tmp_path / "node.json").read_text()) == {"ssh_port": "1", "emulation": "tcg"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -81,41 +82,47 @@ Version: 1:2.42.4-1
 
 class TestRecipe:
     def test_the_digest_is_short_and_the_same_every_time(self):
-        assert image.digest() == image.digest()
-        assert len(image.digest()) == 12
-        json.dumps(image.recipe())
+        assert image.NODE.digest == image.NODE.digest
+        assert len(image.NODE.digest) == 12
+        json.dumps(image.NODE.as_json())
 
     @pytest.mark.parametrize(
         ("name", "change"),
         [
-            ("SUITE", lambda old: "sid"),
-            ("PACKAGES", lambda old: (*old, "vim")),
-            ("PACKAGES", lambda old: old[:-1]),
-            ("FILES", lambda old: {**old, "/etc/hostname": "other\n"}),
-            ("FILES", lambda old: {**old, "/etc/new": ""}),
-            ("FILES", lambda old: dict(list(old.items())[1:])),
-            ("SETUP", lambda old: (*old, "true")),
-            ("SETUP", lambda old: old[::-1]),
-            ("DISK_BYTES", lambda old: old + 1),
+            ("suite", lambda old: "sid"),
+            ("packages", lambda old: (*old, "vim")),
+            ("packages", lambda old: old[:-1]),
+            ("files", lambda old: {**old, "/etc/hostname": "other\n"}),
+            ("files", lambda old: {**old, "/etc/new": ""}),
+            ("files", lambda old: dict(list(old.items())[1:])),
+            ("setup", lambda old: (*old, "true")),
+            ("setup", lambda old: old[::-1]),
+            ("disk_bytes", lambda old: old + 1),
         ],
     )
-    def test_it_changes_with_each_input(self, monkeypatch, name, change):
-        before = image.digest()
-        monkeypatch.setattr(image, name, change(getattr(image, name)))
-        assert image.digest() != before
+    def test_it_changes_with_each_input(self, name, change):
+        changed = dataclasses.replace(image.NODE, **{name: change(getattr(image.NODE, name))})
+        assert changed.digest != image.NODE.digest
 
-    def test_every_input_of_the_build_is_in_the_recipe(self):
-        known = set(image.recipe())
-        constants = {name.lower() for name in vars(image) if name.isupper() and name not in ("BUILD_TIMEOUT_S", "IO")}
-        assert constants == known
+    def test_every_input_of_the_build_is_in_the_digest(self):
+        assert set(image.NODE.as_json()) == {field.name for field in dataclasses.fields(image.Recipe)}
+
+    def test_the_images_of_two_recipes_do_not_meet(self, tmp_path):
+        other = dataclasses.replace(image.NODE, suite="sid")
+        folder = tmp_path / "images" / other.digest
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text('{"packages": {}}')
+        assert image.is_built(tmp_path, other)
+        assert not image.is_built(tmp_path)
+        assert image.ensure(tmp_path, pytest.fail, other).folder == folder
 
     def test_the_image_is_found_by_its_digest_and_not_built_again(self, tmp_path):
-        folder = tmp_path / "images" / image.digest()
+        folder = tmp_path / "images" / image.NODE.digest
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text('{"packages": {"runc": "1.3.6+ds1-1"}}')
         told = []
         found = image.ensure(tmp_path, told.append)
-        assert (found.folder, found.digest, told) == (folder, image.digest(), [])
+        assert (found.folder, found.digest, told) == (folder, image.NODE.digest, [])
         assert found.packages() == {"runc": "1.3.6+ds1-1"}
         assert {found.kernel.parent, found.initrd.parent, found.disk.parent} == {folder}
 
@@ -124,27 +131,26 @@ class TestHooks:
     """The files of the recipe arrive in the image as they stand there."""
 
     def test_each_file_is_written_to_the_byte(self, tmp_path):
-        argv = image._mmdebstrap(tmp_path / "root.tar", "http://mirror.example.invalid/debian")
+        argv = image._mmdebstrap(tmp_path / "root.tar", "http://mirror.example.invalid/debian", image.NODE)
         hooks = [word.removeprefix("--customize-hook=") for word in argv if word.startswith("--customize-hook=mkdir")]
-        assert len(hooks) == len(image.FILES)
+        assert len(hooks) == len(image.NODE.files)
         for hook in hooks:
             subprocess.run(["sh", "-e", "-c", hook, "sh", tmp_path / "root"], check=True)
-        for path, text in image.FILES.items():
+        for path, text in image.NODE.files.items():
             assert (tmp_path / f"root{path}").read_bytes() == text.encode()
 
     def test_no_text_needs_an_escape_that_the_hook_does_not_make(self):
-        for text in image.FILES.values():
+        for text in image.NODE.files.values():
             assert not set("'\\%") & set(text)
-        for command in image.SETUP:
+        for command in image.NODE.setup:
             assert "'" not in command
 
     def test_packages_suite_and_mirror(self, tmp_path):
-        argv = image._mmdebstrap(tmp_path / "root.tar", "http://mirror.example.invalid/debian")
+        argv = image._mmdebstrap(tmp_path / "root.tar", "http://mirror.example.invalid/debian", image.NODE)
         assert argv[0] == "mmdebstrap"
-        assert f"--include={','.join(image.PACKAGES)}" in argv
-        assert argv[-3:] == [
-            image.SUITE, str(tmp_path / "root.tar"), f"deb http://mirror.example.invalid/debian {image.SUITE} main"
-        ]  # fmt: skip
+        assert f"--include={','.join(image.NODE.packages)}" in argv
+        last = f"deb http://mirror.example.invalid/debian {image.NODE.suite} main"
+        assert argv[-3:] == [image.NODE.suite, str(tmp_path / "root.tar"), last]
 
 
 class TestMirror:
@@ -324,4 +330,4 @@ class TestBuild:
         assert lines[-1] == "E: Unable to fetch"
         assert len(lines) == 16
         assert len(told) == 1
-        assert not (tmp_path / "images" / image.digest()).exists()
+        assert not (tmp_path / "images" / image.NODE.digest).exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import re
@@ -13,9 +12,6 @@ import tarfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lab import processes
 from lab.host import Deadline
@@ -29,16 +25,6 @@ CONTROLLER_ADDRESS = "10.0.2.2"
 
 NODE_ADDRESS = "10.0.2.15"
 KVM_PROBE_S = 20.0
-
-
-def make_key_pair(comment: str) -> tuple[str, str]:
-    """A fresh ed25519 pair in OpenSSH form: (private key text, public key line)."""
-    key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return private.decode(), f"{public.decode()} {comment}\n"
 
 
 def write_seed(target: Path, texts: Mapping[str, tuple[str, int]], files: Mapping[str, Path]) -> None:
@@ -124,9 +110,14 @@ def _boots_with_kvm(image: Image, folder: Path) -> bool:
 
 
 def command_line(
-    *, image: Image, overlay: Path, seed: Path, console: Path, ssh_port: int, accel: str, vcpus: int, memory_mib: int
+    *, image: Image, overlay: Path, seed: Path, console: Path, forwards: Mapping[int, int], accel: str, vcpus: int,
+    memory_mib: int,
 ) -> list[str]:
-    """QEMU's argv. No secret stands in it: keys are in the seed file."""
+    """QEMU's argv. ``forwards`` maps ports on this machine's loopback to ports of the guest.
+
+    No secret stands in it: keys are in the seed file.
+    """
+    forwarding = ",".join(f"hostfwd=tcp:127.0.0.1:{here}-:{there}" for here, there in forwards.items())
     # In an option with several keys QEMU reads two commas as one that belongs to the value.
     disk, files = (str(path).replace(",", ",,") for path in (overlay, seed))
     acceleration = ["-accel", "kvm", "-cpu", "host"]
@@ -139,7 +130,7 @@ def command_line(
         "-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off loglevel=4 psi=1 panic=5",
         "-drive", f"file={disk},format=qcow2,if=virtio,cache=unsafe",
         "-drive", f"file={files},format=raw,if=virtio,readonly=on",
-        "-netdev", f"user,id=net0,hostfwd=tcp:127.0.0.1:{ssh_port}-:22", "-device", "virtio-net-pci,netdev=net0",
+        "-netdev", f"user,id=net0,{forwarding}", "-device", "virtio-net-pci,netdev=net0",
         "-device", "virtio-rng-pci", "-nographic", "-nodefaults", "-no-reboot",
         "-serial", f"file:{console}", "-monitor", "none",
     ]  # fmt: skip
@@ -170,8 +161,3 @@ def thread_names(pid: int) -> dict[int, str]:
         if name.startswith("CPU "):
             names[int(task.name)] = name
     return names
-
-
-def write_facts(folder: Path, facts: Mapping[str, object]) -> None:
-    """node.json: what `lab ssh` and a later run need to reach the guest again."""
-    (folder / "node.json").write_text(json.dumps(dict(facts), indent=2, sort_keys=True) + "\n")

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -24,51 +24,80 @@ from lab.model import NodeError, UsageError, sha256_json
 
 log = logging.getLogger(__name__)
 
-SUITE = "forky"
-"""Debian release of the guest. The one before it has containerd 1.7, which kubelet 1.36 and later refuse."""
-
-PACKAGES = (
-    "busybox-static", "ca-certificates", "conntrack", "containerd", "curl", "dbus", "e2fsprogs", "ethtool",
-    "initramfs-tools", "iproute2", "iptables", "kmod", "linux-image-cloud-amd64", "mount", "nftables", "openssh-server",
-    "procps", "python3", "runc", "socat", "systemd-sysv", "util-linux", "zstd",
-)  # fmt: skip
-
-DISK_BYTES = 8 << 30
 BUILD_TIMEOUT_S = 1500.0
 
-FILES = {
-    "/etc/hostname": "node\n",
-    "/etc/hosts": "127.0.0.1 localhost\n127.0.1.1 node\n",
-    "/etc/fstab": "/dev/vda / ext4 defaults,noatime 0 1\n",
-    "/etc/systemd/network/10-lab.network": (
-        "[Match]\nName=eth0\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\nLinkLocalAddressing=no\n"
-        "IPv6AcceptRA=no\n"
-    ),
-    "/etc/systemd/system/lab-seed.service": (
-        "[Unit]\nDescription=Files that the lab gives this node (host key, authorized key, binaries)\n"
-        "DefaultDependencies=no\nAfter=local-fs.target\nBefore=ssh.service sysinit.target\n"
-        "ConditionPathExists=!/etc/ssh/ssh_host_ed25519_key\n"
-        "[Service]\nType=oneshot\nRemainAfterExit=yes\n"
-        "ExecStart=/bin/tar --extract --file=/dev/vdb --directory=/ --preserve-permissions --no-overwrite-dir\n"
-        "[Install]\nRequiredBy=ssh.service\nWantedBy=sysinit.target\n"
-    ),
-    "/etc/ssh/sshd_config.d/lab.conf": (
-        "HostKey /etc/ssh/ssh_host_ed25519_key\nPasswordAuthentication no\nUseDNS no\n"
-        "PermitRootLogin prohibit-password\n"
-    ),
-    "/etc/initramfs-tools/modules": "virtio_pci\nvirtio_blk\next4\n",
-    "/etc/initramfs-tools/conf.d/lab.conf": "MODULES=list\n",
-    "/etc/sysctl.d/90-lab.conf": "net.ipv4.ip_forward=1\nvm.overcommit_memory=1\nkernel.panic_on_oops=1\n",
-}
 
-SETUP = (
-    "rm -f /etc/ssh/ssh_host_*",
-    "systemctl enable systemd-networkd ssh lab-seed",
-    "systemctl disable containerd systemd-networkd-wait-online",
-    "systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer "
-    "systemd-tmpfiles-clean.timer",
-    "update-initramfs -u -k all",
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything that decides what an image is. ``files`` maps a path to its text; ``setup`` are commands run inside.
+
+    ``suite`` is a Debian release.
+    """
+
+    suite: str
+    packages: tuple[str, ...]
+    files: Mapping[str, str]
+    setup: tuple[str, ...]
+    disk_bytes: int
+
+    def as_json(self) -> dict[str, object]:
+        """Plain form for the manifest."""
+        return {
+            "suite": self.suite,
+            "packages": self.packages,
+            "files": dict(self.files),
+            "setup": self.setup,
+            "disk_bytes": self.disk_bytes,
+        }
+
+    @property
+    def digest(self) -> str:
+        """Identity of the image that this recipe makes."""
+        return sha256_json(self.as_json())[:12]
+
+
+NODE = Recipe(
+    # The release before this one has containerd 1.7, which kubelet 1.36 and later refuse.
+    suite="forky",
+    packages=(
+        "busybox-static", "ca-certificates", "conntrack", "containerd", "curl", "dbus", "e2fsprogs", "ethtool",
+        "initramfs-tools", "iproute2", "iptables", "kmod", "linux-image-cloud-amd64", "mount", "nftables",
+        "openssh-server", "procps", "python3", "runc", "socat", "systemd-sysv", "util-linux", "zstd",
+    ),
+    files={
+        "/etc/hostname": "node\n",
+        "/etc/hosts": "127.0.0.1 localhost\n127.0.1.1 node\n",
+        "/etc/fstab": "/dev/vda / ext4 defaults,noatime 0 1\n",
+        "/etc/systemd/network/10-lab.network": (
+            "[Match]\nName=eth0\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\nLinkLocalAddressing=no\n"
+            "IPv6AcceptRA=no\n"
+        ),
+        "/etc/systemd/system/lab-seed.service": (
+            "[Unit]\nDescription=Files that the lab gives this node (host key, authorized key, binaries)\n"
+            "DefaultDependencies=no\nAfter=local-fs.target\nBefore=ssh.service sysinit.target\n"
+            "ConditionPathExists=!/etc/ssh/ssh_host_ed25519_key\n"
+            "[Service]\nType=oneshot\nRemainAfterExit=yes\n"
+            "ExecStart=/bin/tar --extract --file=/dev/vdb --directory=/ --preserve-permissions --no-overwrite-dir\n"
+            "[Install]\nRequiredBy=ssh.service\nWantedBy=sysinit.target\n"
+        ),
+        "/etc/ssh/sshd_config.d/lab.conf": (
+            "HostKey /etc/ssh/ssh_host_ed25519_key\nPasswordAuthentication no\nUseDNS no\n"
+            "PermitRootLogin prohibit-password\n"
+        ),
+        "/etc/initramfs-tools/modules": "virtio_pci\nvirtio_blk\next4\n",
+        "/etc/initramfs-tools/conf.d/lab.conf": "MODULES=list\n",
+        "/etc/sysctl.d/90-lab.conf": "net.ipv4.ip_forward=1\nvm.overcommit_memory=1\nkernel.panic_on_oops=1\n",
+    },
+    setup=(
+        "rm -f /etc/ssh/ssh_host_*",
+        "systemctl enable systemd-networkd ssh lab-seed",
+        "systemctl disable containerd systemd-networkd-wait-online",
+        "systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer "
+        "systemd-tmpfiles-clean.timer",
+        "update-initramfs -u -k all",
+    ),
+    disk_bytes=8 << 30,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +127,6 @@ class Image:
         return dict(json.loads((self.folder / "manifest.json").read_text())["packages"])
 
 
-def recipe() -> dict[str, object]:
-    """Everything that decides what the image is, as plain JSON."""
-    return {"suite": SUITE, "packages": PACKAGES, "files": FILES, "setup": SETUP, "disk_bytes": DISK_BYTES}
-
-
-def digest() -> str:
-    """Identity of the image that today's recipe makes."""
-    return sha256_json(recipe())[:12]
-
-
 def missing_tools(*, for_build: bool) -> list[str]:
     """Debian packages that this machine lacks, for booting or also for building the image."""
     wanted = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils"}
@@ -127,22 +146,22 @@ def require_tools(*, for_build: bool) -> None:
         raise UsageError(f"missing on this machine: {', '.join(missing)}; install with: {fix}")
 
 
-def is_built(cache: Path) -> bool:
-    """Whether today's image is in the cache."""
-    return (cache / "images" / digest() / "manifest.json").exists()
+def is_built(cache: Path, recipe: Recipe = NODE) -> bool:
+    """Whether the recipe's image is in the cache."""
+    return (cache / "images" / recipe.digest / "manifest.json").exists()
 
 
-def ensure(cache: Path, progress: Callable[[str], None]) -> Image:
+def ensure(cache: Path, progress: Callable[[str], None], recipe: Recipe = NODE) -> Image:
     """The image from the cache, built first when it is not there yet (about a minute)."""
-    image = Image(folder=cache / "images" / digest(), digest=digest())
-    if is_built(cache):
+    image = Image(folder=cache / "images" / recipe.digest, digest=recipe.digest)
+    if is_built(cache, recipe):
         return image
     require_tools(for_build=True)
     image.folder.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(f"{image.folder}.lock", timeout=BUILD_TIMEOUT_S):
-        if not is_built(cache):
-            progress(f"building the guest image (Debian {SUITE}, once; about a minute)")
-            _build(image.folder)
+        if not is_built(cache, recipe):
+            progress(f"building the guest image (Debian {recipe.suite}, once; about a minute)")
+            _build(image.folder, recipe)
     return image
 
 
@@ -169,18 +188,18 @@ def _source_texts() -> list[str]:
     return [file.read_text() for file in [*files, folder / "sources.list"] if file.exists()]
 
 
-def _build(target: Path) -> None:
+def _build(target: Path, recipe: Recipe) -> None:
     work = target.with_name(f"{target.name}.part")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     archive = work / "root.tar"
     build_log = target.with_name(f"{target.name}.log")
     with build_log.open("wb") as output:
-        _run(_mmdebstrap(archive, apt_mirror(_source_texts())), output, build_log)
+        _run(_mmdebstrap(archive, apt_mirror(_source_texts()), recipe), output, build_log)
         packages = _unpack_boot(archive, work)
-        _run(_make_disk(archive, work), output, build_log)
+        _run(_make_disk(archive, work, recipe.disk_bytes), output, build_log)
     archive.unlink()
-    manifest = {"recipe": recipe(), "packages": packages}
+    manifest = {"recipe": recipe.as_json(), "packages": packages}
     (work / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
     shutil.rmtree(target, ignore_errors=True)
     work.rename(target)
@@ -207,13 +226,13 @@ def _run(argv: list[str], output: IO[bytes], build_log: Path) -> None:
         raise NodeError(f"building the guest image: {argv[0]} failed ({done.returncode}); log: {build_log}\n{tail}")
 
 
-def _mmdebstrap(archive: Path, mirror: str) -> list[str]:
+def _mmdebstrap(archive: Path, mirror: str, recipe: Recipe) -> list[str]:
     hooks = []
-    for path, text in FILES.items():
+    for path, text in recipe.files.items():
         # printf with %b keeps newlines in one argument; none of these texts holds a quote or a backslash.
         encoded = text.replace("\n", "\\n")
         hooks.append(f"--customize-hook=mkdir -p \"$(dirname \"$1{path}\")\"; printf '%b' '{encoded}' > \"$1{path}\"")
-    hooks += [f"--customize-hook=chroot \"$1\" sh -c '{command}'" for command in SETUP]
+    hooks += [f"--customize-hook=chroot \"$1\" sh -c '{command}'" for command in recipe.setup]
     return [
         "mmdebstrap",
         "--variant=minbase",
@@ -221,11 +240,11 @@ def _mmdebstrap(archive: Path, mirror: str) -> list[str]:
         "--aptopt=Acquire::Check-Valid-Until \"false\"",
         "--aptopt=APT::Install-Recommends \"false\"",
         *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "locale")),
-        f"--include={','.join(PACKAGES)}",
+        f"--include={','.join(recipe.packages)}",
         *hooks,
-        SUITE,
+        recipe.suite,
         str(archive),
-        f"deb {mirror} {SUITE} main",
+        f"deb {mirror} {recipe.suite} main",
     ]
 
 
@@ -261,11 +280,11 @@ def parse_dpkg_status(text: str) -> dict[str, str]:
     return found
 
 
-def _make_disk(archive: Path, work: Path) -> list[str]:
+def _make_disk(archive: Path, work: Path, size: int) -> list[str]:
     script = (
         'set -e; mkdir "$2/tree"; tar --extract --file="$1" --directory="$2/tree" --numeric-owner; '
         'truncate --size="$3" "$2/disk.raw"; mke2fs -q -F -t ext4 -d "$2/tree" "$2/disk.raw"; rm -rf "$2/tree"'
     )
-    argv = ["sh", "-c", script, "sh", str(archive), str(work), str(DISK_BYTES)]
+    argv = ["sh", "-c", script, "sh", str(archive), str(work), str(size)]
     # fakeroot keeps the owners of the files for an ordinary user.
     return argv if os.geteuid() == 0 else ["fakeroot", *argv]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import subprocess
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 from lab import interrupts, processes
 from lab.host import Deadline
 from lab.model import LeftBehind, NodeError, UsageError, WaitTimeout
-from lab.providers.contract import Node, NodeSpec
-from lab.providers.qemu import folders, guest, image
-from lab.ssh import Address, SshHost
+from lab.providers import folders
+from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
+from lab.providers.qemu import guest, image
+from lab.secrets import SECRETS
+from lab.ssh import Address
+from lab.ssh_keys import make_key_pair
 
 log = logging.getLogger(__name__)
 
@@ -25,21 +28,27 @@ class QemuProvider:
     """Boots guests from the image in ``cache``."""
 
     name = "qemu"
+    site = Site(reaches_controller=True, has_runtime=True, is_lasting=False)
 
     def __init__(self, cache: Path, progress: Callable[[str], None], *, ssh_port: int | None = None) -> None:
         self._cache = cache
         self._progress = progress
         self._ssh_port = ssh_port
 
-    def check(self) -> None:
-        """See :class:`lab.providers.contract.Provider`."""
+    def check(self, nodes: int) -> None:
+        """See :class:`lab.providers.contract.Provider`; guests are made one after the other, so any number will do."""
+        del nodes
         image.require_tools(for_build=not image.is_built(self._cache))
+
+    def hourly_price(self) -> Decimal:
+        """See :class:`lab.providers.contract.Provider`."""
+        return Decimal(0)
 
     def create(self, spec: NodeSpec, deadline: Deadline) -> Node:
         """See :class:`lab.providers.contract.Provider`."""
-        self.check()
+        self.check(1)
         disk_image = image.ensure(self._cache, self._progress)
-        place = folders.make(self._cache, spec.name, spec.run_id)
+        place = folders.make(self._cache, spec.id, spec.run_id, self.name)
         try:
             return self._boot(place, disk_image, spec, deadline)
         except BaseException:
@@ -47,11 +56,13 @@ class QemuProvider:
                 folders.remove(place)
             raise
 
-    def _boot(self, place: folders.Guest, disk_image: image.Image, spec: NodeSpec, deadline: Deadline) -> Node:
+    def _boot(self, place: folders.NodeFolder, disk_image: image.Image, spec: NodeSpec, deadline: Deadline) -> Node:
         folder = place.folder
         accel = guest.accelerator(disk_image, folder)
-        host_private, host_public = guest.make_key_pair("lab-node")
-        private, public = guest.make_key_pair("lab-controller")
+        host_private, host_public = make_key_pair("lab-node")
+        private, public = make_key_pair("lab-controller")
+        SECRETS.add(host_private)
+        SECRETS.add(private)
         identity = folder / "id_ed25519"
         identity.touch(mode=0o600)
         identity.write_text(private)
@@ -68,13 +79,12 @@ class QemuProvider:
             "vcpus": str(spec.vcpus),
             "memory_mib": str(spec.memory_mib),
             "image": disk_image.digest,
-            "ssh_port": str(port),
-            "host_key": host_public.strip(),
             "pid": str(process.pid),
         }
-        guest.write_facts(folder, facts)
+        address = Address(host="127.0.0.1", port=port, user="root", host_keys=(host_public,), identity=identity)
+        folders.write_node(folder, address, facts)
         self._progress(f"booting {place.id} ({spec.vcpus} vCPUs, {spec.memory_mib} MiB, {accel})")
-        node = self._node(place, facts)
+        node = self._node(place)
 
         def alive() -> None:
             if process.poll() is not None:
@@ -101,7 +111,7 @@ class QemuProvider:
                 overlay=folder / "disk.qcow2",
                 seed=folder / "seed.tar",
                 console=folder / "console.log",
-                ssh_port=port,
+                forwards={port: 22},
                 accel=accel,
                 vcpus=spec.vcpus,
                 memory_mib=spec.memory_mib,
@@ -117,20 +127,15 @@ class QemuProvider:
                 raise UsageError(f"port {port} on 127.0.0.1 is taken; give another one with --ssh-port")
         raise AssertionError("unreachable: the loop returns or raises")
 
-    def _node(self, place: folders.Guest, facts: dict[str, str]) -> Node:
-        address = Address(
-            host="127.0.0.1",
-            port=int(facts["ssh_port"]),
-            user="root",
-            host_key=facts["host_key"],
-            identity=place.folder / "id_ed25519",
-        )
+    def _node(self, place: folders.NodeFolder) -> Node:
+        host, facts = folders.read_node(place)
         pid = int(facts["pid"])
         return Node(
             id=place.id,
             provider=self.name,
+            site=self.site,
             folder=place.folder,
-            host=SshHost(address, place.id),
+            host=host,
             facts=facts,
             controller_address=guest.CONTROLLER_ADDRESS,
             cpu_threads=lambda: guest.thread_names(pid),
@@ -138,41 +143,36 @@ class QemuProvider:
 
     def attach(self, node_id: str) -> Node:
         """See :class:`lab.providers.contract.Provider`; the guest now belongs to this process."""
-        place = folders.adopt(folders.find(self._cache, node_id))
-        try:
-            facts = json.loads((place.folder / "node.json").read_text())
-        except (OSError, ValueError) as error:
-            raise NodeError(f"node {node_id} was never finished; `lab down {node_id}` removes it") from error
-        node = self._node(place, facts)
+        node = self._node(folders.adopt(folders.find(self._cache, node_id, self.name)))
         node.host.connect()
         return node
 
     def keep(self, node: Node, until_s: float) -> None:
         """Let the node outlive this process until ``until_s`` (Unix time)."""
         node.host.close()
-        folders.keep(folders.find(self._cache, node.id), until_s)
+        folders.keep(folders.find(self._cache, node.id, self.name), until_s)
 
     def destroy(self, node: Node) -> None:
         """See :class:`lab.providers.contract.Provider`."""
         node.host.close()
         try:
-            place = folders.find(self._cache, node.id)
+            place = folders.find(self._cache, node.id, self.name)
         except UsageError:
             return
         folders.remove(place)
 
     def down(self, node_id: str) -> None:
-        """Remove a guest by id, whoever owned it."""
-        folders.remove(folders.find(self._cache, node_id))
+        """See :class:`lab.providers.contract.Provider`; whoever owned it."""
+        folders.remove(folders.find(self._cache, node_id, self.name))
 
-    def guests(self) -> list[folders.Guest]:
-        """Guests of this cache."""
-        return folders.read(self._cache)
+    def records(self) -> list[NodeRecord]:
+        """See :class:`lab.providers.contract.Provider`: the guests of this cache."""
+        return [folders.record(entry) for entry in folders.read(self._cache, self.name)]
 
     def collect_garbage(self, *, dry_run: bool) -> list[str]:
-        """Remove guests whose owner is dead (and whose time is over); returns their ids. LeftBehind if one stays."""
+        """See :class:`lab.providers.contract.Provider`: guests of dead owners, kept ones once their time is over."""
         removed, problems = [], []
-        for place in folders.expired(self._cache):
+        for place in folders.expired(self._cache, self.name):
             try:
                 if not dry_run:
                     folders.remove(place)

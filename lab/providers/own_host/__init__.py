@@ -1,0 +1,1 @@
+"""The user's own machine as a node: borrowed, not made, and given back as it was."""
