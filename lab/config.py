@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from lab.model import Cell, Gate, UsageError, minor_of
 
 OLDEST_MINOR = 34
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """What kind of node is wanted; each provider reads the fields that concern it.
+
+    ``host`` is ``user@addr[:port]``; ``allow_from`` an address or network that may reach a droplet's SSH port (None:
+    this machine's own public address). ``vcpus`` and ``memory_mib`` are for local guests.
+    """
+
+    ssh_port: int | None = None
+    host: str | None = None
+    identity: Path | None = None
+    accept_kubernetes: bool = False
+    size: str = "s-2vcpu-4gb"
+    region: str = "fra1"
+    image: str = "ubuntu-24-04-x64"
+    allow_from: str | None = None
+    vcpus: int = 2
+    memory_mib: int = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +55,8 @@ class RunConfig:
     download: bool = True
     build: bool = True
     max_minutes: float | None = None
-    ssh_port: int | None = None
-    vcpus: int = 2
-    memory_mib: int = 4096
+    max_cost: Decimal | None = None
+    nodes: NodeOptions = field(default_factory=NodeOptions)
 
     @property
     def options(self) -> Mapping[str, Any]:

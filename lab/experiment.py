@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from lab import __version__, claim_history, claims, interrupts, judging
+from lab import __version__, claim_history, claims, interrupts, judging, plan
 from lab.claim_history import ClaimFile
 from lab.config import RunConfig
 from lab.distros.contract import Cluster, Distro
@@ -47,7 +48,6 @@ log = logging.getLogger(__name__)
 
 BOOT_S = 400.0
 INSTALL_S = 900.0
-KEEP_S = 8 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,18 +86,29 @@ def check_claims(claims: ClaimFile, *, quick: bool) -> None:
         )
 
 
+def check_cost(config: RunConfig, hourly_price: Decimal) -> None:
+    """UsageError when not even the first node fits into --max-cost."""
+    first = plan.dollars(plan.cell_seconds(config), hourly_price)
+    if config.max_cost is not None and first > config.max_cost:
+        raise UsageError(
+            f"--max-cost {config.max_cost}: one node is expected to cost ${first} "
+            f"(${hourly_price} an hour); nothing was started"
+        )
+
+
 def run(config: RunConfig, tools: Tools) -> list[CellResult]:
     """All cells, one after the other. Interrupted passes through, after clean-up; everything else is in the results."""
     check_claims(tools.claims, quick=config.quick)
     registry.check_claims(tools.claims.claims)
-    tools.provider.check()
+    tools.provider.check(0 if config.node else len(config.cells))
+    check_cost(config, tools.provider.hourly_price())
     stages = registry.select(config.stages)
     for cell in config.cells:
         for claim in tools.claims.claims:
             if claim.stage in config.stages:
                 # A claim that has no answer for a cell is found now, not when its node has been made.
                 claims.applies(claim, cell)
-        tools.distro.files(cell)
+        tools.distro.files(cell, tools.provider.site)
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     journal = tools.store.open_run(run_id)
     journal.event("run", cells=[cell.name for cell in config.cells], stages=[stage.name for stage in stages])
@@ -105,7 +116,7 @@ def run(config: RunConfig, tools: Tools) -> list[CellResult]:
     results: list[CellResult] = []
     try:
         for cell in config.cells:
-            reason = _reason_to_stop(config, tools.clock() - started, results)
+            reason = _reason_to_stop(config, tools, tools.clock() - started, results)
             result = CellResult(cell=cell)
             results.append(result)
             if reason:
@@ -120,7 +131,7 @@ def run(config: RunConfig, tools: Tools) -> list[CellResult]:
     return results
 
 
-def _reason_to_stop(config: RunConfig, spent_s: float, results: Sequence[CellResult]) -> str:
+def _reason_to_stop(config: RunConfig, tools: Tools, spent_s: float, results: Sequence[CellResult]) -> str:
     """Why no further cell may start; empty when it may."""
     for result in results:
         if isinstance(result.problem, ResultsError):
@@ -129,6 +140,12 @@ def _reason_to_stop(config: RunConfig, spent_s: float, results: Sequence[CellRes
             return f"what {result.cell.name} left behind may still run beside it"
     if config.max_minutes is not None and spent_s > config.max_minutes * 60:
         return f"--max-minutes {config.max_minutes:g} is over"
+    if config.max_cost is not None and results:
+        price = tools.provider.hourly_price()
+        spent = sum((plan.dollars(sum(result.phases.values()), price) for result in results), Decimal(0))
+        wanted = spent + plan.dollars(plan.cell_seconds(config), price)
+        if wanted > config.max_cost:
+            return f"with it the bill would come to ${wanted}, above --max-cost {config.max_cost}"
     return ""
 
 
@@ -211,11 +228,12 @@ def _node(config: RunConfig, tools: Tools, cell: Cell, run_id: str, journal: Run
     spec = NodeSpec(
         name=name,
         run_id=f"{run_id.lower()}-{config.cells.index(cell) + 1}",
-        vcpus=config.vcpus,
-        memory_mib=config.memory_mib,
-        files=tools.distro.files(cell),
+        vcpus=config.nodes.vcpus,
+        memory_mib=config.nodes.memory_mib,
+        files=tools.distro.files(cell, tools.provider.site),
+        expires_s=plan.expiry_s(config, tools.clock()),
     )
-    journal.event("create", node=f"{spec.name}-{spec.run_id}")
+    journal.event("create", node=spec.id)
     return tools.provider.create(spec, Deadline.after(BOOT_S))
 
 
@@ -227,9 +245,11 @@ def _release(config: RunConfig, tools: Tools, node: Node, journal: RunJournal, r
     try:
         # A node that was given is the user's: it stays, also when this run is interrupted.
         if keep or config.node is not None:
-            tools.provider.keep(node, tools.clock() + KEEP_S)
+            tools.provider.keep(node, tools.clock() + plan.KEEP_S)
             result.kept = node.id
         else:
+            if node.site.is_lasting:
+                tools.distro.uninstall(node)
             tools.provider.destroy(node)
     except (LabError, OSError) as error:
         named = str(error) if node.id in str(error) else f"node {node.id}: {error}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -12,6 +14,7 @@ from lab.model import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STDERR = 2
+SAME_WISH_S = 1.0
 
 
 @contextmanager
@@ -30,10 +33,19 @@ def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """Turn a signal inside the block into Interrupted."""
+    """Turn a signal inside the block into Interrupted.
+
+    Another one within the next moment is the same wish (a terminal tells all processes of a job, and make or a shell
+    may pass it on): raised again, it would cut off what has just begun to clean up.
+    """
+    last_s = -math.inf
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
+        nonlocal last_s
+        before_s, last_s = last_s, time.monotonic()
+        if last_s - before_s < SAME_WISH_S:
+            return
         raise Interrupted(f"stopped by {signal.Signals(number).name}")
 
     with _handled_by(stop):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import ROUND_UP, Decimal
 
 from lab.config import RunConfig
 from lab.model import JSON, Stamp
@@ -10,6 +11,14 @@ from lab.stages import registry
 
 BOOT_BUDGET_S = 45.0
 INSTALL_BUDGET_S = 35.0
+KEEP_S = 8 * 3600.0
+"""How long a node is kept that the user wants to keep."""
+
+LIFE_MARGIN_S, LIFE_FACTOR = 3600.0, 3.0
+
+LEAST_BILLED_S = 60.0
+LEAST_BILL = Decimal("0.01")
+"""A droplet is billed by the second, for a minute or a cent at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +54,35 @@ def total_seconds(config: RunConfig, planned: list[PlannedStage]) -> float:
     return sum(entry.seconds for entry in planned) + nodes * (BOOT_BUDGET_S + INSTALL_BUDGET_S)
 
 
-def as_json(config: RunConfig, planned: list[PlannedStage]) -> JSON:
-    """The plan as plain data."""
+def cell_seconds(config: RunConfig) -> float:
+    """Expected life of one cell's node, in seconds."""
+    stages = sum(stage.budget_s(config.options) for stage in registry.select(config.stages))
+    return BOOT_BUDGET_S + INSTALL_BUDGET_S + stages
+
+
+def dollars(seconds: float, hourly_price: Decimal) -> Decimal:
+    """What one node costs for a life of ``seconds``: by the second, at least a cent; rounded up to a cent."""
+    if not hourly_price:
+        return Decimal(0)
+    exact = hourly_price * Decimal(max(seconds, LEAST_BILLED_S)) / 3600
+    return max(LEAST_BILL, exact.quantize(Decimal("0.01"), rounding=ROUND_UP))
+
+
+def expiry_s(config: RunConfig, now_s: float) -> float:
+    """Unix time from which a node may be taken for a leftover: well after all that could be done with it."""
+    kept = 0.0 if config.keep == "never" else KEEP_S
+    return now_s + LIFE_MARGIN_S + LIFE_FACTOR * cell_seconds(config) + kept
+
+
+def as_json(config: RunConfig, planned: list[PlannedStage], hourly_price: Decimal) -> JSON:
+    """The plan as plain data; ``dollars`` is text."""
+    nodes = 0 if config.node else len(config.cells)
     return {
         "provider": config.provider,
         "distro": config.distro,
-        "nodes": 0 if config.node else len(config.cells),
+        "nodes": nodes,
         "minutes": round(total_seconds(config, planned) / 60, 1),
+        "dollars": str(nodes * dollars(cell_seconds(config), hourly_price)),
         "attempts": [
             {"cell": e.cell, "stage": e.stage, "seconds": e.seconds, "folder": e.folder, "stamp": e.stamp}
             for e in planned

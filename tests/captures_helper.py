@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ from lab.model import Cell, Gate
 from lab.phases import Phases
 from lab.providers.contract import Node
 from lab.stages import registry
-from lab.stages.context import StageContext
-from tests.fakes import FakeHost, Reply, kubectl_words
+from lab.stages.context import START, WAIT, StageContext
+from tests.fakes import FAKE_SITE, FakeHost, Reply, kubectl_words
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURES = ROOT / "tests" / "captures"
@@ -189,9 +190,6 @@ def cut(name: str, part: float = 0.5) -> Callable[[Raw], None]:
 
 # --- a cluster for collect --------------------------------------------------------------------------------------------
 
-PARTS_OF_MEASURE = ("systemd-run", "--scope", "--quiet", "--collect", "--slice=lab.slice", "sh", "-c")
-
-
 def node_object() -> dict[str, Any]:
     """A calm node."""
     conditions = [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": "True"}]
@@ -215,13 +213,16 @@ class Bench:
         self.creates: dict[str, Reply] = {}
         self.pods: dict[tuple[str, str], dict[str, Any]] = {}
         self.said: list[str] = []
+        self.slept: list[float] = []
         self.node_host, self.controller = FakeHost("node"), FakeHost("controller")
         self.controller.answer_when(lambda command: bool(kubectl_words(command)), self._kubectl)
         self.node_host.answer_when(lambda command: True, self._node)
         self._outputs: Raw = {}
+        self._measuring: dict[str, tuple[str, str, tuple[str, ...]]] = {}
         node = Node(
             id="bench",
             provider="fake",
+            site=FAKE_SITE,
             folder=tmp_path,
             host=self.node_host,  # type: ignore[arg-type]
             facts={},
@@ -236,6 +237,7 @@ class Bench:
             credentials_folder="/etc/lab",
             must_agree={},
             shown={},
+            frozen=self._frozen,
         )
         self.context = StageContext(
             cluster=cluster,
@@ -245,7 +247,19 @@ class Bench:
             seed=seed,
             phases=Phases(),
             progress=self.said.append,
+            sleep=self.slept.append,
         )
+
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        self.steps.append("freeze")
+        try:
+            yield
+        finally:
+            self.steps.append("thaw")
+
+    def _units(self) -> list[str]:
+        return [unit for unit, _, _ in self._measuring.values()]
 
     def _save(self, name: str, text: str) -> None:
         assert name not in self.saved, f"{name} is saved twice"
@@ -256,8 +270,12 @@ class Bench:
 
     def _node(self, command: Command) -> Reply:
         argv = command.argv
-        if argv[: len(PARTS_OF_MEASURE)] == PARTS_OF_MEASURE:
-            return self._measured(argv[len(PARTS_OF_MEASURE) :])
+        if argv[:3] == ("sh", "-c", START):
+            return self._start_measuring(*argv[4:])
+        if argv[:3] == ("sh", "-c", WAIT):
+            return self._wait_measured(*argv[4:])
+        if argv[:2] == ("systemctl", "stop") and argv[2].removesuffix(".service") in self._units():
+            return Reply()
         if argv[0] in ("python3", "sh") and argv[1].startswith("/opt/lab/node-scripts/"):
             return self._program(argv[1].rpartition("/")[2], argv[2:])
         if argv[0] == "cat":
@@ -278,17 +296,22 @@ class Bench:
             raise answer
         return answer
 
-    def _measured(self, words: Sequence[str]) -> Reply:
-        shell, _, program, *rest = words
-        out, errors = (part.strip("; ") for part in shell.rpartition('"$@" > ')[2].split(" 2> "))
-        assert errors == f"{out}.stderr", shell
-        reply = self._program(program.rpartition("/")[2], rest)
-        self._outputs[out], self._outputs[errors] = reply.stdout, reply.stderr
-        return Reply(status=reply.status, seconds=reply.seconds)
+    def _start_measuring(self, place: str, unit: str, program: str, *words: str) -> Reply:
+        assert place not in self._measuring, f"{place} is started twice"
+        self._measuring[place] = (unit, program.rpartition("/")[2], words)
+        return Reply()
+
+    def _wait_measured(self, place: str, unit: str) -> Reply:
+        started, program, words = self._measuring[place]
+        assert started == unit, (started, unit)
+        reply = self._program(program, words)
+        self._outputs[place], self._outputs[f"{place}.stderr"] = reply.stdout, reply.stderr
+        return Reply(stdout=f"{reply.status}\n", seconds=reply.seconds)
 
     # The API server: what kubectl's reference says of get, apply, create and delete, as far as stages use it.
 
     def _kubectl(self, command: Command) -> Reply:
+        assert self.steps.count("freeze") == self.steps.count("thaw"), "a call of an API server that stands still"
         verb, *words = kubectl_words(command)
         handlers = {"get": self._get, "apply": self._apply, "create": self._create, "delete": self._delete}
         assert verb in handlers, f"kubectl {verb} {shlex.join(words)}"

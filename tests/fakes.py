@@ -11,6 +11,7 @@ import io
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from lab.distros.contract import Cluster
 from lab.host import UNPACK, Command, Completed, Deadline, failure_text, wait_until
 from lab.kubectl import Kubectl
 from lab.model import Cell, CommandError, LeftBehind, UsageError, WaitTimeout
-from lab.providers.contract import Node, NodeSpec
+from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 
 
 class FakeClock:
@@ -193,8 +194,11 @@ class Steps:
 
 STEPS = frozenset(
     [f"provider.{step}" for step in ("create", "attach", "keep", "destroy")]
-    + [f"distro.{step}" for step in ("files", "install", "attach", "save_logs")]
+    + [f"distro.{step}" for step in ("files", "install", "attach", "save_logs", "uninstall")]
 )
+
+
+FAKE_SITE = Site(reaches_controller=True, has_runtime=True, is_lasting=False)
 
 
 @dataclass(kw_only=True)
@@ -207,6 +211,8 @@ class FakeProvider:
 
     root: Path
     name: str = "fake"
+    site: Site = FAKE_SITE
+    price: Decimal = Decimal(0)
     steps: Steps = field(default_factory=Steps)
     make_host: Callable[[str], FakeHost] = FakeHost
     controller_address: str | None = "10.0.2.2"
@@ -215,11 +221,31 @@ class FakeProvider:
     kept: dict[str, float] = field(default_factory=dict)
     specs: list[NodeSpec] = field(default_factory=list)
 
-    def check(self) -> None:
+    def check(self, nodes: int) -> None:
         """A fake lacks nothing; no step, since tests of a run's order begin with what it touches."""
+        assert nodes >= 0, nodes
+
+    def hourly_price(self) -> Decimal:
+        return self.price
+
+    def records(self) -> list[NodeRecord]:
+        return [
+            NodeRecord(id=node_id, provider=self.name, state="fake", in_use=True, is_expired=False, expires_s=None)
+            for node_id in sorted(self.alive)
+        ]
+
+    def down(self, node_id: str) -> None:
+        if node_id not in self.alive:
+            raise UsageError(f"no node {node_id!r}; there are: {', '.join(self.alive) or 'none'}")
+        self.destroy(self.alive[node_id])
+
+    def collect_garbage(self, *, dry_run: bool) -> list[str]:
+        """The fake's nodes belong to this process: none is ever left over."""
+        assert isinstance(dry_run, bool)
+        return []
 
     def create(self, spec: NodeSpec, deadline: Deadline) -> Node:
-        node_id = f"{spec.name}-{spec.run_id}"
+        node_id = spec.id
         assert deadline.remaining_s() > 0, "a create without any time"
         self.specs.append(spec)
         self.steps.enter("provider.create", node_id)
@@ -230,6 +256,7 @@ class FakeProvider:
         node = Node(
             id=node_id,
             provider=self.name,
+            site=self.site,
             folder=folder,
             host=self.make_host(node_id),  # type: ignore[arg-type]
             facts={"emulation": "none", "vcpus": str(spec.vcpus), "memory_mib": str(spec.memory_mib)},
@@ -289,7 +316,8 @@ class FakeDistro:
     saved: list[Path] = field(default_factory=list)
     installed: dict[str, Cell] = field(default_factory=dict)
 
-    def files(self, cell: Cell) -> Mapping[str, Path]:
+    def files(self, cell: Cell, site: Site) -> Mapping[str, Path]:
+        assert site == FAKE_SITE or site.is_lasting, site
         self.steps.enter("distro.files", cell.name)
         return dict(self.binaries)
 
@@ -311,6 +339,10 @@ class FakeDistro:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "kubelet.log").write_text("a line of the fake kubelet\n")
         self.saved.append(folder)
+
+    def uninstall(self, node: Node) -> None:
+        self.steps.enter("distro.uninstall", node.id)
+        self.installed.pop(node.id, None)
 
     def _cluster(self, node: Node, cell: Cell) -> Cluster:
         return Cluster(

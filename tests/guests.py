@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lab import processes
 from lab.cli.shared import cache_folder
-from lab.providers.qemu import folders
+from lab.providers import folders
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -53,7 +53,7 @@ class Lab:
         )
 
 
-def guests_of(owner_pid: int) -> list[folders.Guest]:
+def guests_of(owner_pid: int) -> list[folders.NodeFolder]:
     """Guests that a process owns."""
     return [guest for guest in folders.read(cache_folder()) if guest.owner.pid == owner_pid]
 
@@ -68,7 +68,7 @@ def wait_for(what: str, probe: Callable[[], object], seconds: float) -> None:
     raise AssertionError(f"{what} did not happen within {seconds} s")
 
 
-def assert_nothing_left(guest: folders.Guest) -> None:
+def assert_nothing_left(guest: folders.NodeFolder) -> None:
     """Neither folder nor process of a guest is there any more."""
     assert not guest.folder.exists()
     assert processes.marked(guest.folder) == []

@@ -287,7 +287,7 @@ def make_bench(
     )
     bench.use_stages(*([fake_stage()] if stages is None else stages))
     monkeypatch.chdir(bench.project)
-    monkeypatch.setitem(PROVIDERS, "qemu", lambda cache, progress, *, ssh_port: bench.provider)
+    monkeypatch.setitem(PROVIDERS, "qemu", lambda setup: bench.provider)
     monkeypatch.setitem(DISTROS, "upstream", lambda *, resolve, scripts, progress: bench.distro)
     return bench
 

@@ -37,17 +37,18 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "lab.cgroups", "lab.claims", "lab.config", "lab.judging", "lab.manifests", "lab.parse.*", "lab.project",
             "lab.qos", "lab.quantity", "lab.ranking", "lab.report.*", "lab.stages.contract", "lab.stats",
-            "lab.distros.upstream.gomod",
+            "lab.distros.upstream.gomod", "lab.fingerprint", "lab.providers.digitalocean.names",
+            "lab.providers.digitalocean.user_data", "lab.qos_defaults",
         ),
     ),
     (
         "machine",
         (
             "lab.artifacts.*", "lab.claim_history", "lab.host", "lab.interrupts", "lab.phases", "lab.processes",
-            "lab.run_records", "lab.store",
+            "lab.run_records", "lab.secrets", "lab.ssh_keys", "lab.store",
         ),
     ),
-    ("connection", ("lab.kubectl", "lab.ssh")),
+    ("connection", ("lab.kubectl", "lab.ssh", "lab.ssh_channel", "lab.ssh_connect", "lab.ssh_trust")),
     ("providers", ("lab.providers.*",)),
     ("distributions", ("lab.distros.*",)),
     ("stages", ("lab.controller_load", "lab.stages.*")),

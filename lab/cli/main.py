@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Annotated
 
@@ -12,6 +13,8 @@ from lab import __version__
 from lab.cli import doctor, nodes, shared, summary
 from lab.cli import run as run_verbs
 from lab.model import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LabError, NodeError
+from lab.providers.registry import token_of
+from lab.secrets import SECRETS
 
 app = typer.Typer(
     name="lab",
@@ -52,6 +55,7 @@ def options(
     del version
     level = logging.DEBUG if verbose else logging.WARNING
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    SECRETS.install(logging.getLogger().handlers)
 
 
 def run(argv: list[str] | None = None) -> None:
@@ -61,6 +65,7 @@ def run(argv: list[str] | None = None) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the program on ``argv`` (default: the process's); returns the exit code."""
+    SECRETS.add(token_of(os.environ))
     try:
         app(args=argv)
     except SystemExit as stop:

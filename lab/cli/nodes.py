@@ -2,48 +2,56 @@
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from typing import Annotated
 
 import typer
 
 from lab.cli import shared
 from lab.host import Command
-from lab.model import LeftBehind, UsageError
-from lab.providers.qemu import folders
+from lab.model import EXIT_OK, LabError, LeftBehind, NodeError, UsageError, heaviest_code
+from lab.providers import folders
+from lab.providers.contract import NodeRecord, Provider
+from lab.ssh import SshHost
 
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Id as `lab nodes` shows it.")]
 
 
+def _listed() -> list[tuple[Provider, NodeRecord]]:
+    """Every node of every provider that can be asked. A cloud's own list is the truth about what is there."""
+    return [(provider, record) for provider in shared.usable_providers() for record in provider.records()]
+
+
 def nodes(as_json: shared.JsonOption = False) -> None:
-    """List local nodes with their owners and what becomes of them."""
-    guests = shared.qemu_provider().guests()
-    now = time.time()
+    """List nodes, local ones and those in the cloud, and what becomes of them."""
+    records = [record for _, record in _listed()]
     if as_json:
         shared.print_json(
             [
                 {
-                    "id": guest.id,
-                    "owner_pid": guest.owner.pid,
-                    "owner_alive": guest.owner.is_alive(),
-                    "kept_until_s": guest.kept_until_s,
+                    "id": record.id,
+                    "provider": record.provider,
+                    "state": record.state,
+                    "in_use": record.in_use,
+                    "left_over": record.is_expired,
+                    "expires_s": record.expires_s,
                 }
-                for guest in guests
+                for record in records
             ]
         )
         return
-    rows = [[guest.id, str(guest.owner.pid), _state(guest, now)] for guest in guests]
-    shared.print_table("Nodes", ["node", "owner pid", "state"], rows)
+    rows = [[record.id, record.provider, record.state] for record in records]
+    shared.print_table("Nodes", ["node", "provider", "state"], rows)
 
 
-def _state(guest: folders.Guest, now: float) -> str:
-    if guest.is_expired(now):
-        return "left over (lab gc removes it)"
-    if guest.owner.is_alive():
-        return "in use"
-    return f"kept for {(guest.kept_until_s - now) / 3600:.1f} h more"
+def _reachable(node: str) -> tuple[folders.NodeFolder, SshHost]:
+    """The folder that this machine keeps of a node, and its host; UsageError when it has none."""
+    place = folders.find(shared.cache_folder(), node)
+    try:
+        host, _ = folders.read_node(place)
+    except NodeError as error:
+        raise UsageError(str(error)) from error
+    return place, host
 
 
 def ssh(
@@ -51,16 +59,14 @@ def ssh(
     command: Annotated[list[str] | None, typer.Argument(help="Command to run; none opens a shell.")] = None,
 ) -> None:
     """Run a command on a node, or open a shell there with its pinned host key."""
-    place = folders.find(shared.cache_folder(), node)
-    try:
-        facts = json.loads((place.folder / "node.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"node {node} never finished booting; `lab down {node}` removes it") from error
+    place, host = _reachable(node)
+    address = host.address
     known = place.folder / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{facts['ssh_port']} {facts['host_key']}\n")
+    known.write_text("".join(f"{address.known_as} {key}\n" for key in address.host_keys))
+    identity = [] if address.identity is None else ["-i", str(address.identity), "-o", "IdentitiesOnly=yes"]
     argv = [
-        "ssh", "-i", str(place.folder / "id_ed25519"), "-p", facts["ssh_port"], "-o", f"UserKnownHostsFile={known}",
-        "-o", "StrictHostKeyChecking=yes", "-o", "IdentitiesOnly=yes", "root@127.0.0.1", *(command or []),
+        "ssh", *identity, "-p", str(address.port), "-o", f"UserKnownHostsFile={known}",
+        "-o", "StrictHostKeyChecking=yes", f"{address.user}@{address.host}", *(command or []),
     ]  # fmt: skip
     try:
         os.execvp("ssh", argv)
@@ -74,32 +80,32 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", help="How many lines from the end.")] = 200,
 ) -> None:
     """Print the end of a unit's journal on a node (the kubelet's by default)."""
-    provider = shared.qemu_provider()
-    place = folders.find(shared.cache_folder(), node)
-    found = provider.attach(node)
+    place = folders.adopt(folders.find(shared.cache_folder(), node))
+    host, _ = folders.read_node(place)
     argv = ("journalctl", "-u", unit, "-n", str(lines), "--no-pager", "-o", "short-precise")
     try:
-        typer.echo(found.host.run(Command(argv=argv, timeout_s=60)).stdout, nl=False)
+        typer.echo(host.run(Command(argv=argv, timeout_s=60)).stdout, nl=False)
     finally:
-        provider.keep(found, place.kept_until_s)
+        host.close()
 
 
 def down(
     node: Annotated[list[str] | None, typer.Argument(metavar="[NODE]…", help="Ids; none with --all.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every node that no running lab uses.")] = False,
 ) -> None:
-    """Remove nodes: processes, control plane, disks."""
-    provider = shared.qemu_provider()
+    """Remove nodes: droplets with their firewalls and keys, guests with their disks and control planes."""
     if everything == bool(node):
         raise UsageError("name nodes, or give --all")
-    chosen = node or [guest.id for guest in provider.guests() if not guest.owner.is_alive()]
+    listed = {record.id: (provider, record) for provider, record in _listed()}
+    chosen = node or [name for name, (_, record) in listed.items() if not record.in_use]
     for name in chosen:
         # All names first: a mistyped one must not be found when others are gone already.
-        folders.find(shared.cache_folder(), name)
+        if name not in listed:
+            raise UsageError(f"no node {name!r}; there are: {', '.join(listed) or 'none'} (see `lab nodes`)")
     stayed = []
     for name in dict.fromkeys(chosen):
         try:
-            provider.down(name)
+            listed[name][0].down(name)
             shared.progress(f"removed {name}")
         except LeftBehind as error:
             stayed.append(str(error))
@@ -111,13 +117,25 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     as_json: shared.JsonOption = False,
 ) -> None:
-    """Remove what dead runs left: guests, their control planes, their disks. Exit 6 when something will not go."""
-    removed = shared.qemu_provider().collect_garbage(dry_run=dry_run)
+    """Remove what dead runs left: guests of dead processes, and in the cloud what is ours by tag and name and expired.
+
+    Exit 6 when something will not go, 5 when a provider could not be asked.
+    """
+    removed: list[str] = []
+    codes = [EXIT_OK]
+    for provider in shared.usable_providers():
+        try:
+            removed += provider.collect_garbage(dry_run=dry_run)
+        except LabError as error:
+            codes.append(shared.fail(error))
     if as_json:
         shared.print_json({"dry_run": dry_run, "removed": removed})
-        return
-    word = "would remove" if dry_run else "removed"
-    for name in removed:
-        shared.progress(f"{word} {name}")
-    if not removed:
-        shared.progress("nothing is left over")
+    else:
+        word = "would remove" if dry_run else "removed"
+        for name in removed:
+            shared.progress(f"{word} {name}")
+        if not removed and codes == [EXIT_OK]:
+            shared.progress("nothing is left over")
+    code = heaviest_code(codes)
+    if code != EXIT_OK:
+        raise typer.Exit(code)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
-import re
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,14 +18,15 @@ from rich.text import Text
 
 from lab import claim_history, judging, project
 from lab.artifacts import Sources, load_releases, resolve_upstream
-from lab.config import RunConfig, make_cells
+from lab.config import NodeOptions, RunConfig
 from lab.distros.registry import DISTROS
 from lab.distros.upstream.build import GoBuilder
 from lab.experiment import Tools
 from lab.manifests import Manifests
-from lab.model import LabError, Stamp, UsageError
-from lab.providers.qemu.provider import QemuProvider
-from lab.providers.registry import PROVIDERS
+from lab.model import LabError, Stamp
+from lab.providers.contract import Provider
+from lab.providers.registry import PROVIDERS, Setup, token_of
+from lab.secrets import SECRETS
 from lab.stages import registry
 from lab.store import Store
 
@@ -68,7 +66,7 @@ def progress(text: str) -> None:
 
 def _to_stderr(text: str, style: str | None = None) -> None:
     with contextlib.suppress(OSError):
-        progress_console.print(text, markup=False, style=style)
+        progress_console.print(SECRETS.mask(text), markup=False, style=style)
 
 
 def timed_progress() -> Callable[[str], None]:
@@ -84,7 +82,7 @@ def timed_progress() -> Callable[[str], None]:
 
 def print_json(value: Any) -> None:
     """Data as JSON on standard output."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(SECRETS.mask(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -94,7 +92,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         table.add_column(column, overflow="fold")
     for row in rows:
         # A text from a node may hold what looks like rich's markup.
-        table.add_row(*(Text(text) for text in row))
+        table.add_row(*(Text(SECRETS.mask(text)) for text in row))
     console = data_console if data_console.is_terminal else Console(highlight=False, width=UNBOUNDED_COLUMNS)
     console.print(table, soft_wrap=False)
 
@@ -111,76 +109,15 @@ def artifacts_sources(folder: Path | None, *, download: bool, build: bool) -> So
     )
 
 
-def qemu_provider(ssh_port: int | None = None) -> QemuProvider:
-    """The local provider on the user's cache."""
-    return QemuProvider(cache_folder(), progress, ssh_port=ssh_port)
+def provider(name: str, nodes: NodeOptions | None = None, say: Callable[[str], None] = progress) -> Provider:
+    """A provider on the user's cache, with tokens from the environment."""
+    setup = Setup(cache=cache_folder(), progress=say, nodes=nodes or NodeOptions(), environ=os.environ)
+    return PROVIDERS[name](setup)
 
 
-def _check_numbers(reps: int, max_minutes: float | None, ssh_port: int | None) -> None:
-    if not 1 <= reps <= 50:
-        raise UsageError(f"--reps {reps}: give 1 to 50")
-    if max_minutes is not None and not (math.isfinite(max_minutes) and max_minutes > 0):
-        raise UsageError(f"--max-minutes {max_minutes:g}: give a number above 0")
-    if ssh_port is not None and not 1 <= ssh_port <= 65535:
-        raise UsageError(f"--ssh-port {ssh_port}: give 1 to 65535")
-
-
-def make_config(
-    *,
-    versions: str,
-    stages: str,
-    gate: Sequence[str],
-    gate_leg: Sequence[str],
-    distro: str,
-    provider: str,
-    results: Path,
-    project_folder: Path | None,
-    keep: str,
-    seed: int | None,
-    quick: bool,
-    reps: int,
-    order: str,
-    node: str | None,
-    artifacts: Path | None,
-    download: bool,
-    build: bool,
-    max_minutes: float | None,
-    ssh_port: int | None,
-) -> RunConfig:
-    """One checked record from the flags of `run` and `plan`; UsageError names the flag that is wrong."""
-    for flag, value, known in (
-        ("--distro", distro, tuple(DISTROS)),
-        ("--provider", provider, tuple(PROVIDERS)),
-        ("--keep", keep, ("never", "failed", "always")),
-        ("--order", order, ("random", "alternate")),
-    ):
-        if value not in known:
-            raise UsageError(f"{flag} {value}: there is only {', '.join(known)}")
-    _check_numbers(reps, max_minutes, ssh_port)
-    names = tuple(part for part in re.split(r"[,\s]+", stages) if part) or tuple(registry.BY_NAME)
-    cells = make_cells(distro, versions, tuple(gate), tuple(gate_leg))
-    if node is not None and len(cells) != 1:
-        raise UsageError("--node takes one version, the one that runs on that node")
-    return RunConfig(
-        cells=cells,
-        stages=tuple(stage.name for stage in registry.select(names)),
-        provider=provider,
-        distro=distro,
-        results=results,
-        project=project.find(Path.cwd(), project_folder),
-        cache=cache_folder(),
-        keep=keep,
-        seed=secrets.randbelow(2**31) if seed is None else seed,
-        quick=quick,
-        reps=reps,
-        order=order,
-        node=node,
-        artifacts=artifacts,
-        download=download,
-        build=build,
-        max_minutes=max_minutes,
-        ssh_port=ssh_port,
-    )
+def usable_providers() -> list[Provider]:
+    """Those whose nodes can be listed here: all, but for the cloud without a token."""
+    return [provider(name) for name in PROVIDERS if name != "digitalocean" or token_of(os.environ)]
 
 
 def make_tools(config: RunConfig) -> Tools:
@@ -189,7 +126,7 @@ def make_tools(config: RunConfig) -> Tools:
     scripts = project.node_scripts(config.project)
     sources = artifacts_sources(config.artifacts, download=config.download, build=config.build)
     return Tools(
-        provider=PROVIDERS[config.provider](config.cache, say, ssh_port=config.ssh_port),
+        provider=provider(config.provider, config.nodes, say),
         distro=DISTROS[config.distro](
             resolve=lambda version: resolve_upstream(version, sources, say), scripts=scripts, progress=say
         ),

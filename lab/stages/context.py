@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +21,33 @@ log = logging.getLogger(__name__)
 NAMESPACE = "lab"
 POD_START_S = 400.0
 POD_STOP_S = 240.0
+
+START = """\
+place=$1 unit=$2
+shift 2
+[ -e "$place.status" ] || systemctl is-active --quiet "$unit.service" && exit 0
+mkdir -p "${place%/*}"
+exec systemd-run --quiet --collect --unit="$unit" --slice=lab.slice flock "$place.lock" sh -c '
+    place=$1
+    shift
+    python3 "$@" >"$place" 2>"$place.stderr"
+    echo $? >"$place.part"
+    mv "$place.part" "$place.status"
+' sh "$place" "$@"
+"""
+"""Start a program (``$3`` and on) as a unit, once: the same words again find that it runs or has ended."""
+
+WAIT = """\
+place=$1 unit=$2
+until [ -e "$place.status" ]; do
+    if ! systemctl is-active --quiet "$unit.service"; then
+        [ -e "$place.status" ] || { echo "no status: its unit is gone"; exit 0; }
+    fi
+    flock "$place.lock" true
+done
+cat "$place.status"
+"""
+"""Wait for that program without using CPU (the lock is free when it has ended), and print its exit status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +75,7 @@ class StageContext:
     phases: Phases
     progress: Callable[[str], None]
     pods_phase: str = field(default="pods")
+    sleep: Callable[[float], None] = time.sleep
 
     @property
     def host(self) -> Host:
@@ -67,25 +97,33 @@ class StageContext:
             Command(argv=(interpreter, program, *words), timeout_s=timeout_s, check=check, repeatable=repeatable)
         )
 
-    def measure(self, name: str, save_as: str, *words: str, timeout_s: float) -> tuple[str, str]:
-        """Run a node program in a slice of its own, its output kept in a file on the node, then fetched and saved.
+    def measure(
+        self, name: str, save_as: str, *words: str, timeout_s: float, quiet_s: float = 0.0
+    ) -> tuple[str, str]:
+        """Run a node program under a unit in a slice of its own, its output kept in a file on the node, then fetched.
 
-        Saves ``save_as`` and, when there is any, ``save_as.stderr``, also when the program failed or did not end in
-        time. Returns the output and what went wrong (empty when it ended well). TransportError passes through.
+        The program does not hang on the connection: a link that is lost meanwhile costs nothing but waiting. For the
+        first ``quiet_s`` the node is left alone altogether. Saves ``save_as`` and, when there is any,
+        ``save_as.stderr``, also when the program failed or did not end in time. Returns the output and what went wrong
+        (empty when it ended well). TransportError passes through.
         """
-        place = f"{PROJECT_FOLDER}/out/{save_as}"
-        inner = f'mkdir -p {PROJECT_FOLDER}/out; exec python3 "$@" > {place} 2> {place}.stderr'
-        argv = (
-            "systemd-run", "--scope", "--quiet", "--collect", "--slice=lab.slice", "sh", "-c", inner, "sh",
-            f"{PROJECT_FOLDER}/node-scripts/{name}", *words,
-        )  # fmt: skip
+        # A name of its own each time: what an earlier measurement left must not pass for this one's.
+        unit = f"lab-measure-{secrets.token_hex(4)}"
+        place = f"{PROJECT_FOLDER}/out/{unit}"
+        program = f"{PROJECT_FOLDER}/node-scripts/{name}"
+        self.host.run(
+            Command(argv=("sh", "-c", START, "sh", place, unit, program, *words), timeout_s=60, repeatable=True)
+        )
+        self.sleep(quiet_s)
         problem = ""
         try:
-            done = self.host.run(Command(argv=argv, timeout_s=timeout_s, check=False))
-            if done.exit_status != 0:
-                problem = f"{name} ended with {done.exit_status} {done.stderr.strip()}".strip()
+            argv = ("sh", "-c", WAIT, "sh", place, unit)
+            status = self.host.run(Command(argv=argv, timeout_s=timeout_s - quiet_s, repeatable=True)).stdout.strip()
+            if status != "0":
+                problem = f"{name} ended with {status}"
         except WaitTimeout as error:
-            problem = str(error)
+            problem = f"{name}: {error}"
+            self.host.run(Command(argv=("systemctl", "stop", f"{unit}.service"), repeatable=True, check=False))
         text = self.host.run(Command(argv=("cat", place), timeout_s=60, repeatable=True, check=False)).stdout
         errors = self.host.run(Command(argv=("cat", f"{place}.stderr"), repeatable=True, check=False)).stdout
         self.save(save_as, text)

@@ -63,9 +63,12 @@ def _window(ctx: StageContext, label: str, target: Started, neighbour: Started) 
     }
     limit = ctx.params["warmup_s"] + ctx.params["window_s"] + 60
     snapshots: list[dict[str, Any]] = []
-    with ctx.phases.track("windows"), controller_load.recording(ctx.cluster, snapshots):
-        argv = [f"{name}={value}" for name, value in words.items()]
-        text, problem = ctx.measure("cpu_window.py", f"window-{label}.jsonl", *argv, timeout_s=limit)
+    argv = [f"{name}={value}" for name, value in words.items()]
+    quiet = ctx.params["warmup_s"] + ctx.params["window_s"]
+    with ctx.phases.track("windows"), ctx.cluster.frozen(), controller_load.recording(ctx.cluster, snapshots):
+        text, problem = ctx.measure(
+            "cpu_window.py", f"window-{label}.jsonl", *argv, timeout_s=limit, quiet_s=quiet
+        )
     load = json.dumps({"snapshots": snapshots}) + "\n"
     ctx.save(f"controller-{label}.json", load)
     if problem:
@@ -225,6 +228,7 @@ def params(options: Mapping[str, Any]) -> dict[str, Any]:
         "interval_s": 1,
         "tries": TRIES,
         "neighbour_between_windows": "stopped",
+        "control_plane_in_windows": "stopped",
     }
 
 
@@ -238,7 +242,7 @@ def budget_s(options: Mapping[str, Any]) -> float:
 STAGE = Stage(
     name="cpu",
     title="CPU beside a busy neighbour",
-    version=1,
+    version=2,
     judge_version=3,
     cases=(NEIGHBOUR, CONTROL, EMPTY, "critical", "namespace"),
     scripts=("labnode.py", "cpu_window.py", "pod_signal.py", "oci_image.py", "node_facts.sh"),

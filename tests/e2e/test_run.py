@@ -14,7 +14,8 @@ import pytest
 
 from lab import processes
 from lab.cli.shared import cache_folder
-from lab.providers.qemu import folders, image
+from lab.providers import folders
+from lab.providers.qemu import image
 from lab.store import Store
 from tests.guests import ROOT, Lab, assert_nothing_left, guests_of, leftovers, wait_for
 

@@ -14,7 +14,7 @@ from lab.cli.shared import cache_folder
 from lab.host import Deadline
 from lab.model import WaitTimeout
 from lab.providers.contract import NodeSpec
-from lab.providers.qemu import folders
+from lab.providers import folders
 from lab.providers.qemu.provider import QemuProvider
 from lab.store import Store
 from tests.guests import Lab, assert_nothing_left, guests_of, leftovers, wait_for
@@ -67,7 +67,7 @@ def test_port_that_is_taken_is_one_clear_error(lab: Lab) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_while_booting_removes_the_guest(lab: Lab, number: signal.Signals) -> None:
     child = lab.start(*lab.run_words("v1.36.3", "--stages", "class"))
-    found: list[folders.Guest] = []
+    found: list[folders.NodeFolder] = []
 
     def booting() -> bool:
         found[:] = [guest for guest in guests_of(child.pid) if (guest.folder / "console.log").exists()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -10,7 +11,9 @@ import time
 import pytest
 
 from lab import processes
-from lab.providers.qemu import folders
+from lab.providers import folders
+from lab.providers.qemu.provider import QemuProvider
+from lab.providers.registry import PROVIDERS
 from tests.projects import make_bench
 from tests.ssh_server import SshServer
 
@@ -19,7 +22,10 @@ HOUR_S = 3600.0
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch, capfd):
-    return make_bench(tmp_path, monkeypatch, capfd)
+    bench = make_bench(tmp_path, monkeypatch, capfd)
+    # The real local provider: it is its folders that are looked at here.
+    monkeypatch.setitem(PROVIDERS, "qemu", lambda setup: QemuProvider(setup.cache, setup.progress))
+    return bench
 
 
 @pytest.fixture
@@ -37,7 +43,7 @@ class Guests:
 
     def make(self, name, *, owner="me", kept_for_s=0.0):
         """A guest of this process, or of a process that is dead."""
-        guest = folders.make(self.cache, name, "r1")
+        guest = folders.make(self.cache, f"{name}-r1", "r1", "qemu")
         sleep = str(shutil.which("sleep"))
         self.started[guest.id] = processes.start([sleep, "1000"], folder=guest.folder, log=guest.folder / "qemu.log")
         path = guest.folder / "owner.json"
@@ -85,13 +91,14 @@ def test_nodes_shows_what_becomes_of_each(bench, guests):
     assert "kept for 5.0 h more" in kept
     assert "left over (lab gc removes it)" in late
     listed = {entry["id"]: entry for entry in bench.lab("nodes", "--json").json()}
-    assert {name: entry["owner_alive"] for name, entry in listed.items()} == {
-        "used-r1": True,
-        "kept-r1": False,
-        "late-r1": False,
+    facts = {name: (entry["provider"], entry["in_use"], entry["left_over"]) for name, entry in listed.items()}
+    assert facts == {
+        "used-r1": ("qemu", True, False),
+        "kept-r1": ("qemu", False, False),
+        "late-r1": ("qemu", False, True),
     }
-    assert listed["used-r1"]["owner_pid"] == os.getpid()
-    assert listed["kept-r1"]["kept_until_s"] > time.time()
+    assert listed["used-r1"]["expires_s"] is None
+    assert listed["kept-r1"]["expires_s"] > time.time()
 
 
 # --- gc
@@ -193,8 +200,8 @@ def booted(bench, guests, tmp_path):
     guest = guests.make("node", owner="dead", kept_for_s=HOUR_S)
     shutil.copyfile(server.identity, guest.folder / "id_ed25519")
     (guest.folder / "id_ed25519").chmod(0o600)
-    facts = {"ssh_port": str(server.port), "host_key": server.host_key.strip(), "pid": "1"}
-    (guest.folder / "node.json").write_text(json.dumps(facts))
+    address = dataclasses.replace(server.address(), identity=guest.folder / "id_ed25519")
+    folders.write_node(guest.folder, address, {"pid": "1"})
     yield guest, server
     server.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_a_kept_node_costs_no_boot():
     config = replace(CONFIG, node="n-1", cells=CONFIG.cells[:1])
     planned = plan.make(config, STAMPS)
     assert plan.total_seconds(config, planned) == seconds(config, "class", "quota")
-    assert plan.as_json(config, planned)["nodes"] == 0
+    assert plan.as_json(config, planned, Decimal(0))["nodes"] == 0
 
 
 @pytest.mark.parametrize("stage", [stage.name for stage in registry.STAGES])
@@ -73,9 +74,10 @@ def test_more_repetitions_never_take_less_time_and_quick_never_more(stage):
 
 def test_all_of_it_as_json():
     planned = plan.make(CONFIG, STAMPS)
-    data = json.loads(json.dumps(plan.as_json(CONFIG, planned)))
+    data = json.loads(json.dumps(plan.as_json(CONFIG, planned, Decimal("0.03571"))))
     assert (data["provider"], data["distro"], data["nodes"]) == ("qemu", "upstream", 3)
     assert data["minutes"] == round(plan.total_seconds(CONFIG, planned) / 60, 1)
+    assert data["dollars"] == "0.03", "three nodes of a cent each, the least that is billed"
     assert len(data["attempts"]) == 6
     assert data["attempts"][0] == {
         "cell": "upstream-v1.36.3", "stage": "class", "seconds": seconds(CONFIG, "class"),
@@ -86,3 +88,26 @@ def test_all_of_it_as_json():
 def test_an_unknown_stage_names_those_that_exist():
     with pytest.raises(UsageError, match=r"unknown stage klass; there are: class, "):
         plan.make(replace(CONFIG, stages=("klass",)), STAMPS)
+
+
+@pytest.mark.parametrize(
+    ("seconds_of_life", "hourly", "bill"),
+    [
+        (0, "0", "0"),
+        (3600, "0", "0"),
+        (0, "0.03571", "0.01"),
+        (59, "0.6", "0.01"),
+        (61, "0.6", "0.02"),
+        (3600, "0.03571", "0.04"),
+        (7200, "0.5", "1.00"),
+    ],
+)
+def test_a_node_is_billed_by_the_second_at_least_a_cent_and_rounded_up(seconds_of_life, hourly, bill):
+    assert plan.dollars(seconds_of_life, Decimal(hourly)) == Decimal(bill)
+
+
+def test_a_node_outlives_all_that_is_planned_with_it_and_a_kept_one_the_time_it_is_kept():
+    never = plan.expiry_s(CONFIG, 1000.0)
+    assert never >= 1000.0 + plan.LIFE_MARGIN_S + 3 * seconds(CONFIG, "class", "quota")
+    for keep in ("failed", "always"):
+        assert plan.expiry_s(replace(CONFIG, keep=keep), 1000.0) == never + plan.KEEP_S

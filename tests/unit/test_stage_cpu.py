@@ -488,8 +488,8 @@ def test_collect_stops_the_neighbour_before_other_pods_start_and_runs_one_target
     steps = [step for step in windows.bench.steps if not step.startswith("save")]
     assert steps == [
         "start critical", "start cpu-neighbour", "run pod_signal.py",
-        "start cpu-ctl", "run cpu_window.py", "delete cpu-ctl",
-        "start cpu-emp", "run cpu_window.py", "delete cpu-emp",
+        "start cpu-ctl", "freeze", "run cpu_window.py", "thaw", "delete cpu-ctl",
+        "start cpu-emp", "freeze", "run cpu_window.py", "thaw", "delete cpu-emp",
     ]  # fmt: skip
     assert windows.bench.arguments["pod_signal.py"] == [("STOP", "uid-of-cpu-neighbour")]
     assert set(windows.bench.arguments["cpu_window.py"][1]) == {

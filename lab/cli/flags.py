@@ -1,0 +1,211 @@
+"""The flags of `lab run` and `lab plan`, written once, and the checked record of a run that is made of them."""
+
+from __future__ import annotations
+
+import inspect
+import ipaddress
+import math
+import os
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated, get_type_hints
+
+import typer
+
+from lab import project
+from lab.cli import shared
+from lab.config import NodeOptions, RunConfig, make_cells
+from lab.distros.registry import DISTROS
+from lab.model import UsageError
+from lab.providers.registry import PROVIDERS, token_of
+from lab.stages import registry
+
+DEFAULTS = NodeOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """One field per flag; typer reads names, types, defaults and help from here."""
+
+    versions: Annotated[str, typer.Option("--versions", help="Kubernetes versions, comma-separated: v1.36.3,v1.37.2")]
+    stages: Annotated[
+        str, typer.Option("--stages", help="Some of class,kernel,quota,cpu,eviction,eviction-priority (default: all).")
+    ] = ""
+    gate: Annotated[
+        list[str] | None,
+        typer.Option("--gate", help="NAME=false[@apiserver|@kubelet], for every version; repeatable."),
+    ] = None
+    gate_leg: Annotated[
+        list[str] | None,
+        typer.Option("--gate-leg", help="VERSION:NAME=false[,…]: one more column of the experiment; repeatable."),
+    ] = None
+    distro: Annotated[str, typer.Option("--distro", help="upstream")] = "upstream"
+    provider: Annotated[
+        str | None,
+        typer.Option("--provider", help="qemu, digitalocean or ssh (default: digitalocean with a token, else qemu)."),
+    ] = None
+    host: Annotated[
+        str | None, typer.Option("--host", help="Your own machine, user@addr[:port]; means --provider ssh.")
+    ] = None
+    identity: Annotated[
+        Path | None, typer.Option("--identity", help="Private key for --host (default: agent, usual files).")
+    ] = None
+    accept_kubernetes: Annotated[
+        bool, typer.Option("--accept-kubernetes", help="Use --host although Kubernetes seems to run there.")
+    ] = False
+    size: Annotated[str, typer.Option("--size", help="Droplet size.")] = DEFAULTS.size
+    region: Annotated[str, typer.Option("--region", help="Region of the droplet.")] = DEFAULTS.region
+    image: Annotated[str, typer.Option("--image", help="Image of the droplet.")] = DEFAULTS.image
+    allow_from: Annotated[
+        str | None,
+        typer.Option("--allow-from", help="The one address that may reach a droplet's SSH (default: your public one)."),
+    ] = None
+    ssh_port: Annotated[
+        int | None, typer.Option("--ssh-port", help="Port of a guest's or droplet's SSH (default: any free one; 22).")
+    ] = None
+    keep: Annotated[str, typer.Option("--keep", help="Keep the node afterwards: never, failed or always.")] = "never"
+    node: Annotated[str | None, typer.Option("--node", help="Use this kept node instead of a new one.")] = None
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of random orders (default: drawn, recorded).")] = None
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short windows, one repetition; stored as smoke, never counted.")
+    ] = False
+    reps: Annotated[
+        int, typer.Option("--reps", help="Repetitions of the eviction case and pairs of CPU windows.")
+    ] = 3
+    order: Annotated[
+        str, typer.Option("--order", help="Order inside a CPU pair: random, or alternate as in the article.")
+    ] = "random"
+    artifacts: Annotated[
+        Path | None, typer.Option("--artifacts", help="Folder with binaries (also LAB_ARTIFACTS).", file_okay=False)
+    ] = None
+    download: Annotated[
+        bool, typer.Option("--download/--no-download", help="Allow fetching official releases.")
+    ] = True
+    build: Annotated[
+        bool, typer.Option("--build/--no-build", help="Allow building from the published Go modules.")
+    ] = True
+    max_minutes: Annotated[
+        float | None, typer.Option("--max-minutes", help="Start no further version after this long.")
+    ] = None
+    max_cost: Annotated[
+        str | None, typer.Option("--max-cost", help="Start nothing that would bring the bill above so many US dollars.")
+    ] = None
+    results: shared.ResultsOption = shared.RESULTS
+    project: shared.ProjectOption = None
+    as_json: shared.JsonOption = False
+
+
+def configured(action: Callable[[RunConfig, bool], None]) -> Callable[..., None]:
+    """A command with the flags of a run; ``run`` and ``plan`` take the same ones."""
+
+    def command(**given: object) -> None:
+        flags = Flags(**given)  # type: ignore[arg-type]
+        action(make_config(flags), flags.as_json)
+
+    hints = get_type_hints(Flags, include_extras=True)
+    command.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+        inspect.Parameter(
+            entry.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if entry.default is MISSING else entry.default,
+            annotation=hints[entry.name],
+        )
+        for entry in fields(Flags)
+    ])
+    command.__doc__ = inspect.getdoc(action)
+    return command
+
+
+def make_config(flags: Flags) -> RunConfig:
+    """One checked record; UsageError names the flag that is wrong."""
+    provider = _provider(flags)
+    for flag, value, known in (
+        ("--distro", flags.distro, tuple(DISTROS)),
+        ("--provider", provider, tuple(PROVIDERS)),
+        ("--keep", flags.keep, ("never", "failed", "always")),
+        ("--order", flags.order, ("random", "alternate")),
+    ):
+        if value not in known:
+            raise UsageError(f"{flag} {value}: there is only {', '.join(known)}")
+    _check_numbers(flags)
+    names = tuple(part for part in re.split(r"[,\s]+", flags.stages) if part) or tuple(registry.BY_NAME)
+    cells = make_cells(flags.distro, flags.versions, tuple(flags.gate or ()), tuple(flags.gate_leg or ()))
+    if flags.node is not None and len(cells) != 1:
+        raise UsageError("--node takes one version, the one that runs on that node")
+    return RunConfig(
+        cells=cells,
+        stages=tuple(stage.name for stage in registry.select(names)),
+        provider=provider,
+        distro=flags.distro,
+        results=flags.results,
+        project=project.find(Path.cwd(), flags.project),
+        cache=shared.cache_folder(),
+        keep=flags.keep,
+        seed=secrets.randbelow(2**31) if flags.seed is None else flags.seed,
+        quick=flags.quick,
+        reps=flags.reps,
+        order=flags.order,
+        node=flags.node,
+        artifacts=flags.artifacts,
+        download=flags.download,
+        build=flags.build,
+        max_minutes=flags.max_minutes,
+        max_cost=_dollars(flags.max_cost),
+        nodes=_node_options(flags, provider),
+    )
+
+
+def _provider(flags: Flags) -> str:
+    """The one named, or what the other flags and the token say."""
+    if flags.host is not None:
+        if flags.provider not in (None, "ssh"):
+            raise UsageError(f"--host is for --provider ssh, not for {flags.provider}")
+        return "ssh"
+    if flags.provider == "ssh" and flags.node is None:
+        raise UsageError("--provider ssh needs the machine: --host user@addr")
+    return flags.provider or ("digitalocean" if token_of(os.environ) else "qemu")
+
+
+def _node_options(flags: Flags, provider: str) -> NodeOptions:
+    if provider != "ssh" and (flags.identity is not None or flags.accept_kubernetes):
+        raise UsageError("--identity and --accept-kubernetes belong to --host")
+    if flags.allow_from is not None:
+        try:
+            ipaddress.ip_network(flags.allow_from)
+        except ValueError as error:
+            raise UsageError(f"--allow-from {flags.allow_from}: not an address: {error}") from error
+    return NodeOptions(
+        ssh_port=flags.ssh_port,
+        host=flags.host,
+        identity=flags.identity,
+        accept_kubernetes=flags.accept_kubernetes,
+        size=flags.size,
+        region=flags.region,
+        image=flags.image,
+        allow_from=flags.allow_from,
+    )
+
+
+def _dollars(text: str | None) -> Decimal | None:
+    if text is None:
+        return None
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        value = Decimal("NaN")
+    if not value.is_finite() or value <= 0:
+        raise UsageError(f"--max-cost {text}: give US dollars above 0, such as 0.50")
+    return value
+
+
+def _check_numbers(flags: Flags) -> None:
+    if not 1 <= flags.reps <= 50:
+        raise UsageError(f"--reps {flags.reps}: give 1 to 50")
+    if flags.max_minutes is not None and not (math.isfinite(flags.max_minutes) and flags.max_minutes > 0):
+        raise UsageError(f"--max-minutes {flags.max_minutes:g}: give a number above 0")
+    if flags.ssh_port is not None and not 1 <= flags.ssh_port <= 65535:
+        raise UsageError(f"--ssh-port {flags.ssh_port}: give 1 to 65535")
