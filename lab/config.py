@@ -13,6 +13,13 @@ from lab.model import Cell, Gate, UsageError, minor_of
 
 OLDEST_MINOR = 34
 
+TOKEN_VARIABLES = ("DIGITALOCEAN_TOKEN", "DIGITALOCEAN_ACCESS_TOKEN")
+
+
+def token_of(environ: Mapping[str, str]) -> str:
+    """The cloud's token from the environment; empty when there is none."""
+    return next((environ[name] for name in TOKEN_VARIABLES if environ.get(name)), "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:

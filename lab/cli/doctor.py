@@ -22,11 +22,10 @@ from lab.artifacts import (
     resolve_upstream,
 )
 from lab.artifacts.pins import DEFAULT_PATH
-from lab.cli import shared
-from lab.config import make_cells
+from lab.cli import console, shared
+from lab.config import make_cells, token_of
 from lab.model import EXIT_NODE, LabError
 from lab.providers.qemu import image
-from lab.providers.registry import token_of
 
 FREE_BYTES = 6 << 30
 
@@ -111,10 +110,10 @@ def doctor(as_json: shared.JsonOption = False) -> None:
     """Check what a local run needs; each line comes with its fix. Exit 5 when something must be fixed."""
     found = checks()
     if as_json:
-        shared.print_json([{"name": c.name, "state": c.state, "fix": c.fix} for c in found])
+        console.print_json([{"name": c.name, "state": c.state, "fix": c.fix} for c in found])
     else:
         rows = [["fix" if c.fix else "ok", c.name, c.state, c.fix] for c in found]
-        shared.print_table("Doctor", ["", "what", "state", "fix"], rows)
+        console.print_table("Doctor", ["", "what", "state", "fix"], rows)
     if any(check.fix for check in found):
         raise typer.Exit(EXIT_NODE)
 
@@ -134,20 +133,20 @@ def fetch(
         versions = ",".join(load_releases().known)
     sources = shared.artifacts_sources(artifacts, download=download, build=build)
     for cell in make_cells("upstream", versions, (), ()):
-        binaries = resolve_upstream(cell.version, sources, shared.progress)
-        shared.progress(f"{cell.version}: {describe_origin(binaries)}")
+        binaries = resolve_upstream(cell.version, sources, console.progress)
+        console.progress(f"{cell.version}: {describe_origin(binaries)}")
         if pin:
             _pin(cell.version, sources)
-    image.ensure(shared.cache_folder(), shared.progress)
+    image.ensure(shared.cache_folder(), console.progress)
 
 
 def _pin(version: str, sources: Sources) -> None:
     """Add pins for what came from an official release; say so when something did not."""
     for request in (Request(kind="kubernetes", version=version), Request(kind="etcd", version=sources.releases.etcd)):
-        found = resolve(request, sources, shared.progress)
+        found = resolve(request, sources, console.progress)
         if found.first_origin != "download":
-            shared.progress(f"{request}: came from {found.first_origin}, nothing to pin")
+            console.progress(f"{request}: came from {found.first_origin}, nothing to pin")
             continue
         for entry in pins_for(request, found.sha256, "official"):
             added = add_pin(DEFAULT_PATH, entry)
-            shared.progress(f"{request} {entry.component}: {'pinned' if added else 'pinned already'} {entry.sha256}")
+            console.progress(f"{request} {entry.component}: {'pinned' if added else 'pinned already'} {entry.sha256}")

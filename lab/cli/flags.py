@@ -16,22 +16,30 @@ from typing import Annotated, get_type_hints
 
 import typer
 
-from lab import project
+from lab import presets, project
 from lab.cli import shared
-from lab.config import NodeOptions, RunConfig, make_cells
+from lab.config import NodeOptions, RunConfig, make_cells, token_of
 from lab.distros.registry import DISTROS
 from lab.model import UsageError
-from lab.providers.registry import PROVIDERS, token_of
+from lab.providers.registry import PROVIDERS
 from lab.stages import registry
 
 DEFAULTS = NodeOptions()
+DISTRO, ORDER, REPS = "upstream", "random", 3
+"""Where neither a flag nor a preset says anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
     """One field per flag; typer reads names, types, defaults and help from here."""
 
-    versions: Annotated[str, typer.Option("--versions", help="Kubernetes versions, comma-separated: v1.36.3,v1.37.2")]
+    versions: Annotated[
+        str | None, typer.Option("--versions", help="Kubernetes versions, comma-separated: v1.36.3,v1.37.2")
+    ] = None
+    preset: Annotated[
+        str | None,
+        typer.Option("--preset", help="A ready experiment (article); the flags that are given win over what it says."),
+    ] = None
     stages: Annotated[
         str, typer.Option("--stages", help="Some of class,kernel,quota,cpu,eviction,eviction-priority (default: all).")
     ] = ""
@@ -43,7 +51,9 @@ class Flags:
         list[str] | None,
         typer.Option("--gate-leg", help="VERSION:NAME=false[,…]: one more column of the experiment; repeatable."),
     ] = None
-    distro: Annotated[str, typer.Option("--distro", help="upstream")] = "upstream"
+    distro: Annotated[
+        str | None, typer.Option("--distro", help=f"{', '.join(DISTROS)} (default: the preset's, else {DISTRO}).")
+    ] = None
     provider: Annotated[
         str | None,
         typer.Option("--provider", help="qemu, digitalocean or ssh (default: digitalocean with a token, else qemu)."),
@@ -74,11 +84,13 @@ class Flags:
         bool, typer.Option("--quick", help="Short windows, one repetition; stored as smoke, never counted.")
     ] = False
     reps: Annotated[
-        int, typer.Option("--reps", help="Repetitions of the eviction case and pairs of CPU windows.")
-    ] = 3
+        int | None,
+        typer.Option("--reps", help=f"Repetitions of the eviction case and pairs of CPU windows (default: {REPS})."),
+    ] = None
     order: Annotated[
-        str, typer.Option("--order", help="Order inside a CPU pair: random, or alternate as in the article.")
-    ] = "random"
+        str | None,
+        typer.Option("--order", help=f"Order inside a CPU pair: random, or alternate as in the article ({ORDER})."),
+    ] = None
     artifacts: Annotated[
         Path | None, typer.Option("--artifacts", help="Folder with binaries (also LAB_ARTIFACTS).", file_okay=False)
     ] = None
@@ -97,6 +109,17 @@ class Flags:
     results: shared.ResultsOption = shared.RESULTS
     project: shared.ProjectOption = None
     as_json: shared.JsonOption = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """What flags and preset come to, in the form of the flags."""
+
+    versions: str
+    gate_legs: tuple[str, ...]
+    distro: str
+    order: str
+    reps: int
 
 
 def configured(action: Callable[[RunConfig, bool], None]) -> Callable[..., None]:
@@ -122,33 +145,34 @@ def configured(action: Callable[[RunConfig, bool], None]) -> Callable[..., None]
 
 def make_config(flags: Flags) -> RunConfig:
     """One checked record; UsageError names the flag that is wrong."""
+    chosen = experiment_of(flags)
     provider = _provider(flags)
     for flag, value, known in (
-        ("--distro", flags.distro, tuple(DISTROS)),
+        (_distro_flag(flags), chosen.distro, tuple(DISTROS)),
         ("--provider", provider, tuple(PROVIDERS)),
         ("--keep", flags.keep, ("never", "failed", "always")),
-        ("--order", flags.order, ("random", "alternate")),
+        ("--order", chosen.order, ("random", "alternate")),
     ):
         if value not in known:
             raise UsageError(f"{flag} {value}: there is only {', '.join(known)}")
-    _check_numbers(flags)
+    _check_numbers(flags, chosen.reps)
     names = tuple(part for part in re.split(r"[,\s]+", flags.stages) if part) or tuple(registry.BY_NAME)
-    cells = make_cells(flags.distro, flags.versions, tuple(flags.gate or ()), tuple(flags.gate_leg or ()))
+    cells = make_cells(chosen.distro, chosen.versions, tuple(flags.gate or ()), chosen.gate_legs)
     if flags.node is not None and len(cells) != 1:
         raise UsageError("--node takes one version, the one that runs on that node")
     return RunConfig(
         cells=cells,
         stages=tuple(stage.name for stage in registry.select(names)),
         provider=provider,
-        distro=flags.distro,
+        distro=chosen.distro,
         results=flags.results,
         project=project.find(Path.cwd(), flags.project),
         cache=shared.cache_folder(),
         keep=flags.keep,
         seed=secrets.randbelow(2**31) if flags.seed is None else flags.seed,
         quick=flags.quick,
-        reps=flags.reps,
-        order=flags.order,
+        reps=chosen.reps,
+        order=chosen.order,
         node=flags.node,
         artifacts=flags.artifacts,
         download=flags.download,
@@ -157,6 +181,30 @@ def make_config(flags: Flags) -> RunConfig:
         max_cost=_dollars(flags.max_cost),
         nodes=_node_options(flags, provider),
     )
+
+
+def experiment_of(flags: Flags) -> Experiment:
+    """Each flag that is given, else what the preset says, else the default; UsageError when nothing gives versions.
+
+    With ``--versions`` a preset's gate legs are kept for those versions alone.
+    """
+    if flags.preset is None:
+        if flags.versions is None:
+            raise UsageError("no version given: --versions v1.36.3,v1.37.2, or a ready experiment: --preset article")
+        preset = presets.Preset(name="", distro=DISTRO, versions=flags.versions, gate_legs=(), order=ORDER, reps=REPS)
+    else:
+        preset = presets.get(flags.preset)
+    return Experiment(
+        versions=preset.versions if flags.versions is None else flags.versions,
+        gate_legs=preset.legs_for(flags.versions) if flags.gate_leg is None else tuple(flags.gate_leg),
+        distro=flags.distro or preset.distro,
+        order=flags.order or preset.order,
+        reps=preset.reps if flags.reps is None else flags.reps,
+    )
+
+
+def _distro_flag(flags: Flags) -> str:
+    return "--distro" if flags.distro is not None or flags.preset is None else f"--preset {flags.preset} with --distro"
 
 
 def _provider(flags: Flags) -> str:
@@ -202,9 +250,9 @@ def _dollars(text: str | None) -> Decimal | None:
     return value
 
 
-def _check_numbers(flags: Flags) -> None:
-    if not 1 <= flags.reps <= 50:
-        raise UsageError(f"--reps {flags.reps}: give 1 to 50")
+def _check_numbers(flags: Flags, reps: int) -> None:
+    if not 1 <= reps <= 50:
+        raise UsageError(f"--reps {reps}: give 1 to 50")
     if flags.max_minutes is not None and not (math.isfinite(flags.max_minutes) and flags.max_minutes > 0):
         raise UsageError(f"--max-minutes {flags.max_minutes:g}: give a number above 0")
     if flags.ssh_port is not None and not 1 <= flags.ssh_port <= 65535:

@@ -10,32 +10,20 @@ from typing import Annotated
 import typer
 
 from lab import __version__
-from lab.cli import doctor, nodes, shared, summary
-from lab.cli import run as run_verbs
+from lab.cli import console
+from lab.cli.verbs import Verbs
+from lab.config import token_of
 from lab.model import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LabError, NodeError
-from lab.providers.registry import token_of
 from lab.secrets import SECRETS
 
 app = typer.Typer(
+    cls=Verbs,
     name="lab",
     help="Measures what a real kubelet does to real pods.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-
-app.command("run")(run_verbs.run)
-app.command("plan")(run_verbs.show_plan)
-app.command("summary")(summary.summary)
-app.command("judge")(summary.judge)
-app.command("verify")(summary.verify)
-app.command("doctor")(doctor.doctor)
-app.command("fetch")(doctor.fetch)
-app.command("nodes")(nodes.nodes)
-app.command("ssh", context_settings={"ignore_unknown_options": True})(nodes.ssh)
-app.command("logs")(nodes.logs)
-app.command("down")(nodes.down)
-app.command("gc")(nodes.gc)
 
 
 def _version(asked: bool) -> None:
@@ -71,11 +59,11 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     except KeyboardInterrupt:
-        shared.progress("interrupted")
+        console.progress("interrupted")
         return EXIT_INTERRUPTED
     except LabError as error:
-        return shared.fail(error)
+        return console.fail(error)
     except OSError as error:
         # A file or folder of this machine; the text of an OSError names it.
-        return shared.fail(NodeError(f"this machine refused: {error}; mend that and run again"))
+        return console.fail(NodeError(f"this machine refused: {error}; mend that and run again"))
     return EXIT_OK

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lab.cli import shared
+from lab.cli import console, shared
 from lab.host import Command
 from lab.model import EXIT_OK, LabError, LeftBehind, NodeError, UsageError, heaviest_code
 from lab.providers import folders
@@ -26,7 +26,7 @@ def nodes(as_json: shared.JsonOption = False) -> None:
     """List nodes, local ones and those in the cloud, and what becomes of them."""
     records = [record for _, record in _listed()]
     if as_json:
-        shared.print_json(
+        console.print_json(
             [
                 {
                     "id": record.id,
@@ -41,7 +41,7 @@ def nodes(as_json: shared.JsonOption = False) -> None:
         )
         return
     rows = [[record.id, record.provider, record.state] for record in records]
-    shared.print_table("Nodes", ["node", "provider", "state"], rows)
+    console.print_table("Nodes", ["node", "provider", "state"], rows)
 
 
 def _reachable(node: str) -> tuple[folders.NodeFolder, SshHost]:
@@ -106,7 +106,7 @@ def down(
     for name in dict.fromkeys(chosen):
         try:
             listed[name][0].down(name)
-            shared.progress(f"removed {name}")
+            console.progress(f"removed {name}")
         except LeftBehind as error:
             stayed.append(str(error))
     if stayed:
@@ -117,7 +117,7 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     as_json: shared.JsonOption = False,
 ) -> None:
-    """Remove what dead runs left: guests of dead processes, and in the cloud what is ours by tag and name and expired.
+    """Remove what dead runs left: guests of dead processes, and what is ours in the cloud and has expired.
 
     Exit 6 when something will not go, 5 when a provider could not be asked.
     """
@@ -127,15 +127,15 @@ def gc(
         try:
             removed += provider.collect_garbage(dry_run=dry_run)
         except LabError as error:
-            codes.append(shared.fail(error))
+            codes.append(console.fail(error))
     if as_json:
-        shared.print_json({"dry_run": dry_run, "removed": removed})
+        console.print_json({"dry_run": dry_run, "removed": removed})
     else:
         word = "would remove" if dry_run else "removed"
         for name in removed:
-            shared.progress(f"{word} {name}")
+            console.progress(f"{word} {name}")
         if not removed and codes == [EXIT_OK]:
-            shared.progress("nothing is left over")
+            console.progress("nothing is left over")
     code = heaviest_code(codes)
     if code != EXIT_OK:
         raise typer.Exit(code)

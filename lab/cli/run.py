@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from lab import experiment, interrupts, plan
-from lab.cli import shared
+from lab.cli import console, shared
 from lab.cli.flags import configured
 from lab.cli.summary import write_summary
 from lab.config import RunConfig
@@ -31,13 +31,13 @@ def run(config: RunConfig, as_json: bool) -> None:
     with interrupts.raising():
         results = experiment.run(config, tools)
     for result in results:
-        shared.progress(f"\n{result.cell.name}\n{render_phases(result.phases, before[result.cell])}")
+        console.progress(f"\n{result.cell.name}\n{render_phases(result.phases, before[result.cell])}")
         if result.kept:
-            shared.progress(f"kept: {result.kept}  (lab ssh {result.kept}; lab down {result.kept})")
+            console.progress(f"kept: {result.kept}  (lab ssh {result.kept}; lab down {result.kept})")
         if result.problem is not None:
-            shared.fail(result.problem)
+            console.fail(result.problem)
     if as_json:
-        shared.print_json([_as_json(result) for result in results])
+        console.print_json([_as_json(result) for result in results])
     else:
         _print_verdicts(results)
     codes = [outcome_exit_code([verdict for result in results for verdict in result.verdicts])]
@@ -47,7 +47,7 @@ def run(config: RunConfig, as_json: bool) -> None:
         try:
             write_summary(config.results, config.project)
         except LabError as error:
-            codes.append(shared.fail(error))
+            codes.append(console.fail(error))
     code = heaviest_code(codes)
     if code != EXIT_OK:
         raise typer.Exit(code)
@@ -75,7 +75,7 @@ def _print_verdicts(results: Sequence[experiment.CellResult]) -> None:
         for result in results
         for verdict in result.verdicts
     ]
-    shared.print_table("Verdicts", ["cell", "claim", "verdict", "reason"], rows)
+    console.print_table("Verdicts", ["cell", "claim", "verdict", "reason"], rows)
 
 
 @configured
@@ -86,12 +86,12 @@ def show_plan(config: RunConfig, as_json: bool) -> None:
     planned = plan.make(config, stamps)
     data = plan.as_json(config, planned, price)
     if as_json:
-        shared.print_json(data)
+        console.print_json(data)
         return
     rows = [[entry.cell, entry.stage, f"{entry.seconds:.0f}", entry.folder, entry.stamp] for entry in planned]
-    shared.print_table("Attempts", ["cell", "stage", "seconds (emulation)", "stored below", "stamp"], rows)
+    console.print_table("Attempts", ["cell", "stage", "seconds (emulation)", "stored below", "stamp"], rows)
     cost = f"about ${data['dollars']}" if price else "no cost"
-    shared.data_console.print(
+    console.data_console.print(
         f"{data['nodes']} node(s) from {config.provider}, about {data['minutes']} minutes under emulation; {cost}",
         markup=False,
     )

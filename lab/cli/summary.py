@@ -9,7 +9,7 @@ import typer
 
 from lab import claim_history, judging, project
 from lab.claim_history import ClaimFile
-from lab.cli import shared
+from lab.cli import console, shared
 from lab.model import EXIT_FALSIFIED, EXIT_OK, Outcome, ResultsError, Stamp, UsageError, Verdict
 from lab.report import comparability
 from lab.report.outcomes import outcome_exit_code
@@ -89,10 +89,10 @@ def write_summary(results: Path, folder: Path | None) -> list[Verdict]:
     """Write results/summary.md; returns the verdicts in it."""
     text, verdicts = summary_text(results, folder)
     write_whole(results / SUMMARY, text)
-    shared.progress(f"wrote {results / SUMMARY}")
+    console.progress(f"wrote {results / SUMMARY}")
     unfinished = Store(results).partials()
     if unfinished:
-        shared.progress(f"{len(unfinished)} unfinished attempts are left out: {', '.join(map(str, unfinished))}")
+        console.progress(f"{len(unfinished)} unfinished attempts are left out: {', '.join(map(str, unfinished))}")
     return verdicts
 
 
@@ -110,9 +110,9 @@ def summary(
         text, _ = summary_text(results, project)
         path = results / SUMMARY
         if not path.is_file() or path.read_bytes() != text.encode("utf-8", errors="surrogateescape"):
-            shared.progress(f"{path} is out of date; `lab summary` writes it anew")
+            console.progress(f"{path} is out of date; `lab summary` writes it anew")
             raise typer.Exit(EXIT_FALSIFIED)
-        shared.progress(f"{path} is what the stored results give")
+        console.progress(f"{path} is what the stored results give")
         return
     code = outcome_exit_code(write_summary(results, project))
     if code != EXIT_OK:
@@ -125,14 +125,14 @@ def verify(results: shared.ResultsOption = shared.RESULTS) -> None:
     store = Store(results)
     problems = store.verify()
     for problem in problems:
-        shared.progress(problem)
+        console.progress(problem)
     if problems:
         raise ResultsError(f"{len(problems)} problem(s) in {results}")
     count = len(store.attempts()) + len(store.attempts(smoke=True))
     unfinished = store.partials()
-    shared.progress(f"{count} attempts are whole and unchanged; {len(unfinished)} unfinished")
+    console.progress(f"{count} attempts are whole and unchanged; {len(unfinished)} unfinished")
     for path in unfinished:
-        shared.progress(f"unfinished: {path}")
+        console.progress(f"unfinished: {path}")
 
 
 def judge(
@@ -167,12 +167,12 @@ def judge(
         if write and (observation != attempt.observation or record != attempt.verdict):
             store.rejudge(attempt, observation, record)
     if as_json:
-        shared.print_json({"changes": changes})
+        console.print_json({"changes": changes})
     elif changes:
         rows = [[c["attempt"], c["claim"], str(c["was"] or "-"), str(c["is"] or "-")] for c in changes]
-        shared.print_table("Changed verdicts", ["attempt", "claim", "was", "is"], rows)
+        console.print_table("Changed verdicts", ["attempt", "claim", "was", "is"], rows)
     else:
-        shared.progress("no verdict changes")
+        console.progress("no verdict changes")
     code = outcome_exit_code(verdicts)
     if code != EXIT_OK:
         raise typer.Exit(code)

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.config import NodeOptions
+from lab.config import NodeOptions, token_of
 from lab.providers.contract import Provider
 from lab.providers.digitalocean.provider import DigitalOceanProvider
 from lab.providers.own_host.provider import OwnHostProvider
 from lab.providers.qemu.provider import QemuProvider
 
-TOKEN_VARIABLES = ("DIGITALOCEAN_TOKEN", "DIGITALOCEAN_ACCESS_TOKEN")
 END_POINT_VARIABLE = "LAB_DIGITALOCEAN_API"
 ADDRESS_VARIABLE = "LAB_PUBLIC_ADDRESS_URL"
 
@@ -25,11 +24,6 @@ class Setup:
     progress: Callable[[str], None]
     nodes: NodeOptions = field(default_factory=NodeOptions)
     environ: Mapping[str, str] = field(default_factory=dict)
-
-
-def token_of(environ: Mapping[str, str]) -> str:
-    """The cloud's token from the environment; empty when there is none."""
-    return next((environ[name] for name in TOKEN_VARIABLES if environ.get(name)), "")
 
 
 def _qemu(setup: Setup) -> Provider:

@@ -10,7 +10,9 @@ import pytest
 
 from lab import artifacts
 from lab.cli import doctor, shared
+from lab.providers.digitalocean import account
 from lab.providers.qemu import image
+from tests.digitalocean_api.server import TOKEN, LocalDigitalOcean
 from tests.projects import commit_claims, make_bench, tree
 
 Usage = namedtuple("Usage", "total used free")
@@ -44,7 +46,10 @@ def lines(bench, code):
 
 def test_a_machine_that_is_ready(bench):
     found = lines(bench, 0)
-    assert list(found) == ["QEMU", "guest image", "KVM", "disk", "cores", "Go", "LAB_ARTIFACTS", "CLAIM.md"]
+    assert list(found) == [
+        "QEMU", "guest image", "KVM", "disk", "cores", "Go", "LAB_ARTIFACTS", "DigitalOcean", "CLAIM.md",
+    ]  # fmt: skip
+    assert "local guests" in found["DigitalOcean"]["state"]
     assert {entry["fix"] for entry in found.values()} == {""}
     assert found["CLAIM.md"]["state"] == "1 claims, clean"
     assert found["disk"]["state"] == f"50 GiB free at {bench.root}"
@@ -70,7 +75,7 @@ def test_an_image_that_is_built_needs_no_tools_to_build_it(bench, monkeypatch):
     lacking = {False: [], True: ["mmdebstrap"]}
     monkeypatch.setattr(image, "missing_tools", lambda *, for_build: lacking[for_build])
     assert lines(bench, 5)["guest image"]["state"] == "not built yet; missing: mmdebstrap"
-    folder = bench.root / "cache" / "images" / image.digest()
+    folder = bench.root / "cache" / "images" / image.NODE.digest
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text("{}")
     assert lines(bench, 0)["guest image"]["fix"] == ""
@@ -185,3 +190,41 @@ def test_a_pin_is_only_for_official_files(bench, binaries, images, monkeypatch):
     assert ended.code == 0
     assert "kubernetes v1.36.3: came from artifacts, nothing to pin" in ended.err
     assert not releases.exists()
+
+
+class TestCloud:
+    """With a token the account is asked; what is wrong stands in one line."""
+
+    @pytest.fixture
+    def cloud(self, monkeypatch):
+        with LocalDigitalOcean() as server:
+            monkeypatch.setenv("LAB_DIGITALOCEAN_API", server.url)
+            monkeypatch.setenv("LAB_PUBLIC_ADDRESS_URL", "http://127.0.0.1:9/")
+            yield server
+            assert server.unexpected == []
+
+    def line(self, bench, code):
+        ended = bench.lab("doctor", "--json")
+        assert ended.code == code
+        (found,) = [entry for entry in ended.json() if entry["name"] == "DigitalOcean"]
+        return found
+
+    def test_a_usable_account_with_its_price(self, bench, monkeypatch, cloud):
+        monkeypatch.setenv("DIGITALOCEAN_TOKEN", TOKEN)
+        monkeypatch.setattr(account, "public_address", lambda url: "203.0.113.7")
+        assert self.line(bench, 0) == {
+            "name": "DigitalOcean",
+            "state": "token and account are usable; $0.03571 a node and hour",
+            "fix": "",
+        }
+        assert not {"POST", "PUT"} & {call.method for call in cloud.requests}
+
+    def test_a_wrong_token(self, bench, monkeypatch, cloud):
+        monkeypatch.setenv("DIGITALOCEAN_TOKEN", "dop_v1_of_somebody_else")
+        line = self.line(bench, 5)
+        assert (line["state"], "401" in line["fix"]) == ("not usable", True)
+        assert "dop_v1_of_somebody_else" not in str(line)
+
+    def test_no_public_address(self, bench, monkeypatch, cloud):
+        monkeypatch.setenv("DIGITALOCEAN_TOKEN", TOKEN)
+        assert "--allow-from" in self.line(bench, 5)["fix"]

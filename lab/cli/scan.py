@@ -1,0 +1,292 @@
+"""`lab scan`, and the same as a plugin of kubectl: what gets another class on 1.34-1.36 than on 1.37.
+
+Nothing heavy is imported before it is needed: a scan in a commit hook is over in less time than pandas takes to load.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lab import __version__
+from lab.cli import console
+from lab.model import EXIT_INTERRUPTED, LabError, NodeError, ParseError, UsageError
+from lab.scan import documents, output
+from lab.scan.findings import Finding, findings_of
+from lab.scan.records import Item, Problem, ReadError
+from lab.scan.runner import embedded_configurations, runner_findings
+from lab.scan.templates import MAX_CHARACTERS, template_findings
+from lab.scan.versions import minor_of_cluster
+from lab.scan.workloads import TooManyNodes
+
+KUBECTL = "kubectl"
+"""The context object of a call as ``kubectl lab-qos``."""
+
+STDIN = "-"
+HELM_TIMEOUT_S = 300
+_TEMPLATE_SUFFIXES = (*documents.SUFFIXES, ".tpl")
+
+
+@dataclass(slots=True)
+class _Options:
+    """What the flags say."""
+
+    paths: Sequence[str]
+    live: bool
+    context: str | None
+    namespace: str | None
+    minor: int | None
+    helm: str | None
+    values: Sequence[Path]
+    templates: bool
+    report: output.Report = field(default_factory=output.Report)
+
+
+def scan(
+    ctx: typer.Context,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files, directories (*.yaml *.yml *.json in them), a runner's config.toml, - for stdin."),
+    ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Scan a live cluster, read-only.")] = False,
+    context: Annotated[str | None, typer.Option("--context", help="kubeconfig context of the live cluster.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Only this namespace of the live cluster, or of the files.")
+    ] = None,
+    cluster_version: Annotated[
+        str | None,
+        typer.Option("--cluster-version", help="Version that runs today, such as 1.36 (--live reads it itself)."),
+    ] = None,
+    helm: Annotated[str | None, typer.Option("--helm", help="Render this chart with helm and scan the output.")] = None,
+    values: Annotated[list[Path] | None, typer.Option("--values", "-f", help="Values file for --helm.")] = None,
+    templates: Annotated[
+        bool, typer.Option("--templates", help="Read what is unrendered as templates; findings are possible ones.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    as_sarif: Annotated[bool, typer.Option("--sarif", help="Print a SARIF 2.1.0 log for code-scanning pages.")] = False,
+    promql: Annotated[bool, typer.Option("--promql", help="Print queries for Prometheus, and scan nothing.")] = False,
+) -> None:
+    """Find pods and templates that get another QoS class on 1.34-1.36 than on 1.37.
+
+    Exit code: 0 nothing is affected, 1 something is (or possibly is), 2 some input could not be read.
+    """
+    if promql:
+        typer.echo(output.promql(), nl=False)
+        return
+    options = _Options(
+        paths=paths or (),
+        live=live or (ctx.obj == KUBECTL and not paths and helm is None),
+        context=context,
+        namespace=namespace,
+        minor=None if cluster_version is None else minor_of_cluster(cluster_version),
+        helm=helm,
+        values=values or (),
+        templates=templates,
+    )
+    _check(options, as_json=as_json, as_sarif=as_sarif)
+    # The objects of a scan die young and in no circles; the collector would only look at them.
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 50)
+    report = _run(options)
+    if as_json:
+        typer.echo(json.dumps(output.as_json(report), indent=2, ensure_ascii=True))
+    elif as_sarif:
+        typer.echo(json.dumps(output.as_sarif(report, __version__), indent=2, ensure_ascii=True))
+    else:
+        _print(report)
+    raise typer.Exit(report.exit_code)
+
+
+def _check(options: _Options, *, as_json: bool, as_sarif: bool) -> None:
+    """UsageError for flags that do not go together."""
+    if not options.paths and not options.live and options.helm is None:
+        raise UsageError("nothing to scan: name files, directories or - for stdin, or give --live or --helm CHART")
+    if as_json and as_sarif:
+        raise UsageError("--json and --sarif are two forms of one output: give one of them")
+    if options.context is not None and not options.live:
+        raise UsageError("--context names a cluster to read: give --live with it")
+    if options.values and options.helm is None:
+        raise UsageError("--values are for a chart: give --helm CHART with them")
+    missing = [path for path in options.paths if path != STDIN and not Path(path).exists()]
+    if missing:
+        raise UsageError(f"{missing[0]}: there is no such file or directory")
+
+
+def _run(options: _Options) -> output.Report:
+    """Scan everything that was named."""
+    for path in options.paths:
+        if path == STDIN:
+            _take(options, documents.read_stream(sys.stdin.buffer, documents.STDIN))
+        elif Path(path).is_dir():
+            _scan_directory(options, Path(path))
+        else:
+            _scan_file(options, Path(path))
+    if options.helm is not None:
+        _scan_chart(options, options.helm)
+    if options.live:
+        _scan_live(options)
+    options.report.minor = options.minor
+    return options.report
+
+
+def _scan_directory(options: _Options, folder: Path) -> None:
+    suffixes = _TEMPLATE_SUFFIXES if options.templates else documents.SUFFIXES
+    try:
+        for path in documents.files_in(folder, suffixes):
+            _scan_file(options, path)
+    except OSError as error:
+        where = str(error.filename or folder)
+        options.report.problems.append(Problem(file=where, line=1, text=f"cannot be read: {error.strerror}"))
+
+
+def _scan_file(options: _Options, path: Path) -> None:
+    """A file by its name: a runner's configuration, a template, or manifests."""
+    if path.suffix == ".toml":
+        _scan_text(options, path, runner_findings)
+    elif path.suffix == ".tpl":
+        _scan_text(options, path, template_findings)
+    else:
+        unread = _take(options, documents.read_file(path))
+        if unread:
+            _scan_text(options, path, template_findings)
+
+
+def _scan_text(options: _Options, path: Path, find: Any) -> None:
+    """A file that is read whole, up to the limit of what such a file can need."""
+    report = options.report
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(4 * MAX_CHARACTERS).decode(errors="replace")
+        report.findings += find(text, str(path))
+        report.objects += 1
+    except ReadError as error:
+        report.problems.append(Problem(file=str(path), line=error.line, text=error.text))
+    except OSError as error:
+        report.problems.append(Problem(file=str(path), line=1, text=f"cannot be read: {error.strerror or error}"))
+
+
+def _scan_chart(options: _Options, chart: str) -> None:
+    """Render a chart; UsageError when helm is missing or refuses it."""
+    program = shutil.which("helm")
+    if program is None:
+        raise UsageError("--helm needs helm on PATH; or render elsewhere: helm template CHART | lab scan -")
+    flags = [part for path in options.values for part in ("--values", str(path))]
+    version = [] if options.minor is None else ["--kube-version", f"1.{options.minor}.0"]
+    try:
+        done = subprocess.run(
+            [program, "template", *flags, *version, "--", "release", chart],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=HELM_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"--helm {chart}: helm did not end within {HELM_TIMEOUT_S} s") from None
+    if done.returncode != 0:
+        raise UsageError(f"--helm {chart}: helm template failed: {done.stderr.decode(errors='replace').strip()[-500:]}")
+    _take(options, documents.read_stream(io.BytesIO(done.stdout), f"helm:{chart}"))
+
+
+def _scan_live(options: _Options) -> None:
+    from dataclasses import replace
+
+    from lab.scan.live import LiveCluster
+
+    cluster = LiveCluster(options.context, options.namespace)
+    if options.minor is None:
+        options.minor = cluster.minor()
+    try:
+        ranges = cluster.limit_ranges()
+    except NodeError as error:
+        ranges = {}
+        options.report.problems.append(Problem(file=cluster.name, line=0, text=f"LimitRanges are not counted: {error}"))
+    for found in cluster.items():
+        if isinstance(found, Problem):
+            options.report.problems.append(found)
+            continue
+        namespace = (found.value.get("metadata") or {}).get("namespace", "")
+        for finding in _judge(options, found, ranges.get(namespace, ())):
+            options.report.findings.append(replace(finding, owners=cluster.owners(found.value)))
+
+
+def _take(options: _Options, found: Iterator[Item | Problem]) -> bool:
+    """Judge what was read. True when templates are asked for and something was not readable but looks like one."""
+    templates = False
+    for each in found:
+        if isinstance(each, Problem):
+            if options.templates and each.template:
+                templates = True
+            else:
+                options.report.problems.append(each)
+            continue
+        options.report.findings += [finding for finding in _judge(options, each) if _wanted(options, finding)]
+    return templates
+
+
+def _wanted(options: _Options, finding: Finding) -> bool:
+    return options.namespace is None or finding.namespace in (None, options.namespace)
+
+
+def _judge(options: _Options, item: Item, ranges: Sequence[Any] = ()) -> list[Finding]:
+    """Findings of one object; what cannot be judged becomes a problem."""
+    report = options.report
+    report.objects += 1
+    try:
+        found = findings_of(item, minor=options.minor, limit_ranges=ranges)
+        for text in embedded_configurations(item):
+            found += runner_findings(text, item.file, item.place.line())
+    except TooManyNodes:
+        report.problems.append(Problem(file=item.file, line=item.place.line(), text="an object with too many nodes"))
+        return []
+    except ParseError as error:
+        text = f"a pod spec that no version accepts: {error}"
+        report.problems.append(Problem(file=item.file, line=item.place.line(), text=text))
+        return []
+    except ReadError as error:
+        report.problems.append(Problem(file=item.file, line=error.line, text=f"in a ConfigMap: {error.text}"))
+        return []
+    return found
+
+
+def _print(report: output.Report) -> None:
+    """The human form: a table on standard output, problems on standard error."""
+    for problem in report.problems:
+        typer.echo(f"error: {output.printable(str(problem))}", err=True)
+    if report.told:
+        console.print_table("Affected pod specs", output.COLUMNS, output.table_rows(report))
+        for line in output.explanation(report):
+            typer.echo(line)
+        typer.echo()
+    typer.echo(output.summary(report))
+
+
+def run_alone(argv: Sequence[str], *, name: str, obj: str | None = None) -> int:
+    """Run the verb as a program of its own, with the exit codes of `lab scan`."""
+    app = typer.Typer(name=name, add_completion=False, pretty_exceptions_enable=False)
+    app.command()(scan)
+    try:
+        app(args=list(argv), prog_name=name, obj=obj)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except LabError as error:
+        typer.echo(f"error: {error}", err=True)
+        return error.exit_code
+    return 0
+
+
+def kubectl_plugin() -> None:
+    """Entry point of ``kubectl-lab_qos``: ``kubectl lab-qos`` scans the cluster that kubectl talks to."""
+    sys.exit(run_alone(sys.argv[1:], name="kubectl lab-qos", obj=KUBECTL))
+
+
+if __name__ == "__main__":
+    sys.exit(run_alone(sys.argv[1:], name="lab scan"))

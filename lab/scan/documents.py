@@ -1,0 +1,196 @@
+"""Input to objects: files, directories and streams of YAML and JSON, in bounded time and memory.
+
+A stream is cut into documents (:mod:`lab.scan.chunks`). A document whose first character is a brace or bracket is
+read as JSON, and as YAML when it is no JSON, as kubectl does (``NewYAMLOrJSONDecoder``,
+``k8s.io/apimachinery/pkg/util/yaml/decoder.go``). A document up to 4 MiB is held; a longer one must be a list, or
+several JSON texts, and is read object by object. What cannot be read becomes a Problem, and reading goes on with the
+next document.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import yaml
+import yaml.parser
+import yaml.reader
+import yaml.scanner
+
+from lab.scan.chunks import Chunk, Splitter
+from lab.scan.compose import objects
+from lab.scan.json_stream import JsonStream
+from lab.scan.records import Item, Problem, ReadError
+
+SUFFIXES = (".yaml", ".yml", ".json")
+STDIN = "<stdin>"
+MAX_PROBLEMS = 100
+"""Per input; a file that is no manifest at all would else be told line by line."""
+
+_BEGINS_JSON = re.compile(rb"(?:\xef\xbb\xbf)?(?:---[ \t]*(?:#[^\n]*)?\r?\n)?[ \t\r\n]*[\[{]")
+_SOURCE = re.compile(rb"^# Source: ([^\r\n]+)", re.MULTILINE)
+_HEAD = 2048
+_BOM = b"\xef\xbb\xbf"
+
+
+class _SlowParser(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser):
+    """PyYAML's own parser, where PyYAML was built without libyaml: the same events, ten times slower."""
+
+    def __init__(self, stream: Any) -> None:
+        yaml.reader.Reader.__init__(self, stream)
+        yaml.scanner.Scanner.__init__(self)
+        yaml.parser.Parser.__init__(self)
+
+
+try:
+    from yaml._yaml import CParser
+
+    _PARSER: Any = CParser
+except ImportError:
+    _PARSER = _SlowParser
+
+
+def files_in(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> Iterator[Path]:
+    """Files of a directory and those below it, sorted; hidden directories and links to directories are passed."""
+    waiting = [folder]
+    while waiting:
+        here = waiting.pop()
+        entries = sorted(here.iterdir())
+        yield from (path for path in entries if path.name.endswith(suffixes) and path.is_file())
+        below = (path for path in reversed(entries) if not path.name.startswith("."))
+        waiting += [path for path in below if path.is_dir() and not path.is_symlink()]
+
+
+def read_stream(stream: BinaryIO, name: str) -> Iterator[Item | Problem]:
+    """Objects and problems of one stream, in order. An object's place is good until the next is asked for."""
+    problems = 0
+    try:
+        for chunk in Splitter(stream).chunks():
+            for found in _read_chunk(chunk, name):
+                if not isinstance(found, Problem):
+                    yield found
+                    continue
+                problems += 1
+                if problems <= MAX_PROBLEMS:
+                    yield found
+    except OSError as error:
+        yield Problem(file=name, line=1, text=f"cannot be read: {error.strerror or error}")
+    if problems > MAX_PROBLEMS:
+        yield Problem(file=name, line=1, text=f"{problems - MAX_PROBLEMS} more problems that are not shown")
+
+
+def read_file(path: Path) -> Iterator[Item | Problem]:
+    """:func:`read_stream` of a file; a file that cannot be opened is a Problem."""
+    try:
+        stream = path.open("rb", buffering=0)
+    except OSError as error:
+        yield Problem(file=str(path), line=1, text=f"cannot be read: {error.strerror or error}")
+        return
+    with stream:
+        yield from read_stream(stream, str(path))
+
+
+def _read_chunk(chunk: Chunk, name: str) -> Iterator[Item | Problem]:
+    head = chunk.head(_HEAD)
+    if _BEGINS_JSON.match(head):
+        yield from _held_json(chunk, name) if chunk.text is not None else _long_json(chunk, name)
+    else:
+        match = _SOURCE.search(head)
+        source = match[1].decode(errors="replace").strip() if match else None
+        yield from _yaml(chunk, name, source)
+
+
+def _yaml(chunk: Chunk, name: str, source: str | None) -> Iterator[Item | Problem]:
+    """Objects of a YAML document, each with the problem that ends it, if there is one."""
+    try:
+        chunk.allow()
+        parser = _PARSER(chunk.text if chunk.text is not None else chunk)
+        for found in objects(parser.get_event, chunk.line):
+            if found.value is not None:
+                yield Item(value=found.value, file=name, place=found.place, kind=found.kind, source=source)
+            chunk.allow()
+    except ReadError as error:
+        yield _problem(chunk, name, error.line, error.text)
+    except yaml.reader.ReaderError as error:
+        yield _problem(chunk, name, _line_of_byte(chunk, error), f"not YAML: {error.reason}")
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = chunk.line + (int(mark.line) if mark else 0)
+        yield _problem(chunk, name, line, f"not YAML: {error.problem or error.context}")
+    except (yaml.YAMLError, ValueError) as error:
+        yield _problem(chunk, name, chunk.line, f"not YAML: {str(error)[:200]}")
+
+
+def _problem(chunk: Chunk, name: str, line: int, text: str) -> Problem:
+    template = chunk.text is not None and b"{{" in chunk.text
+    if template:
+        text += " (an unrendered template? render it first, or give --templates or --helm)"
+    return Problem(file=name, line=line, text=text, template=template)
+
+
+def _line_of_byte(chunk: Chunk, error: yaml.reader.ReaderError) -> int:
+    """libyaml gives the offset of a byte that cannot be read, not its line."""
+    position = error.position if isinstance(error.position, int) else 0
+    return chunk.line + (chunk.text or b"").count(b"\n", 0, position) if chunk.text is not None else chunk.line_now
+
+
+def _reader(text: bytes) -> Callable[[], bytes]:
+    """A read function that gives ``text`` once."""
+    pieces = [text]
+    return lambda: pieces.pop() if pieces else b""
+
+
+def _held_json(chunk: Chunk, name: str) -> Iterator[Item | Problem]:
+    """JSON texts of a document that is held; what is no JSON is tried as YAML before it is a problem."""
+    text = (chunk.text or b"").removeprefix(_BOM)
+    stream = JsonStream(_reader(text), chunk.line)
+    found: list[Item] = []
+    done = 0
+    while True:
+        error: ReadError | None = None
+        try:
+            for each in stream.objects():
+                if stream.done_texts > done:
+                    yield from found
+                    found, done = [], stream.done_texts
+                found.append(Item(value=each.value, file=name, place=each.place, kind=each.kind))
+        except ReadError as caught:
+            error = caught
+        if stream.done_texts > done or error is None:
+            yield from found
+            found, done = [], stream.done_texts
+        if error is None:
+            break
+        if done == 0:
+            as_yaml = list(_yaml(chunk, name, None))
+            if not any(isinstance(each, Problem) for each in as_yaml):
+                yield from as_yaml
+                return
+        yield from found
+        found = []
+        yield _problem(chunk, name, error.line, f"not JSON: {error.text}")
+        if not stream.resume():
+            break
+        done = stream.done_texts = done + 1
+    yield from _not_utf8(stream, name)
+
+
+def _long_json(chunk: Chunk, name: str) -> Iterator[Item | Problem]:
+    """JSON texts of a document of any length."""
+    stream = JsonStream(chunk.read, chunk.line)
+    while True:
+        try:
+            for each in stream.objects():
+                yield Item(value=each.value, file=name, place=each.place, kind=each.kind)
+        except ReadError as error:
+            yield Problem(file=name, line=error.line, text=f"not JSON: {error.text}")
+            if stream.resume():
+                continue
+        break
+    yield from _not_utf8(stream, name)
+
+
+def _not_utf8(stream: JsonStream, name: str) -> Iterator[Problem]:
+    yield from (Problem(file=name, line=line, text="bytes that are not UTF-8") for line in stream.bad_lines)

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lab.cli import scan
+from tests import scan_texts as texts
+
+
+def run(*argv):
+    return scan.run_alone([str(word) for word in argv], name="lab scan")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "pod.yaml").write_text(texts.POD)
+    (tmp_path / "ok.yaml").write_text(texts.HARMLESS)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "web.yml").write_text("# comment\n" + texts.DEPLOYMENT)
+    return tmp_path
+
+
+def test_a_directory_in_json(folder, capsys):
+    assert run(folder, "--json") == 1
+
+    data = json.loads(capsys.readouterr().out)
+    assert [(f["kind"], f["name"], f["line"]) for f in data["findings"]] == [
+        ("Pod", "emp", 5),
+        ("Deployment", "web", 15),
+    ]
+    assert data["objects"] == 3
+
+
+def test_container_level_blocks_are_no_finding(folder, capsys):
+    assert run(folder / "ok.yaml") == 0
+    assert capsys.readouterr().out == "1 object read, 0 affected\n"
+
+
+def test_what_cannot_be_read_is_2_and_the_rest_is_printed(folder, capsys):
+    (folder / "bad.yaml").write_text("a: [\n---\n" + texts.POD)
+
+    assert run(folder / "bad.yaml", "--json") == 2
+    data = json.loads(capsys.readouterr().out)
+    assert len(data["findings"]) == len(data["problems"]) == 1
+
+
+def test_the_human_form(folder, capsys):
+    assert run(folder, folder / "ok.yaml") == 1
+
+    out = capsys.readouterr().out
+    assert "Pod team/emp" in out
+    assert "What mends it" in out
+    assert out.endswith("4 objects read, 2 affected\n")
+
+
+def test_problems_go_to_standard_error(folder, capsys):
+    (folder / "bad.yaml").write_text("\n\x1ba: \x1b[\n")
+
+    assert run(folder / "bad.yaml") == 2
+    captured = capsys.readouterr()
+    assert "bad.yaml:" in captured.err
+    assert "\x1b" not in captured.err
+
+
+def test_standard_input(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(texts.POD.encode())))
+
+    assert run("-", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["file"] == "<stdin>"
+
+
+def test_sarif(folder, capsys):
+    assert run(folder, "--sarif") == 1
+    assert len(json.loads(capsys.readouterr().out)["runs"][0]["results"]) == 2
+
+
+def test_promql_scans_nothing(capsys):
+    assert run("--promql") == 0
+    assert "kube_pod_status_qos_class" in capsys.readouterr().out
+
+
+def test_namespace_leaves_out_others(folder, capsys):
+    run(folder, "--namespace", "elsewhere", "--json")
+
+    assert [finding["name"] for finding in json.loads(capsys.readouterr().out)["findings"]] == ["web"]
+
+
+def test_cluster_version_decides_todays_class(folder, capsys):
+    run(folder / "pod.yaml", "--cluster-version", "v1.37.2", "--json")
+
+    [finding] = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["today"], finding["affected"]) == ("Burstable", "yes")
+
+
+def test_a_runner_configuration(tmp_path, capsys):
+    (tmp_path / "config.toml").write_text("[[runners]]\n[runners.kubernetes]\nmemory_limit = '1Gi'\n")
+    (tmp_path / "bad.toml").write_text("[[")
+
+    assert run(tmp_path / "config.toml", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["possible"] == 1
+    assert run(tmp_path / "bad.toml") == 2
+
+
+def test_templates_are_read_when_they_are_asked_for(tmp_path, capsys):
+    text = "spec:\n  containers:\n  - name: a\n  resources: {{ toYaml .Values.x }}\n"
+    (tmp_path / "t.yaml").write_text(text)
+    (tmp_path / "_helper.tpl").write_text(text)
+
+    assert run(tmp_path) == 2
+    assert "--templates" in capsys.readouterr().err
+    assert run(tmp_path, "--templates", "--json") == 1
+    assert [(f["affected"], f["line"]) for f in json.loads(capsys.readouterr().out)["findings"]] == [
+        ("possible", 4)
+    ] * 2
+
+
+def test_a_spec_that_cannot_be_judged_is_a_problem(tmp_path, capsys):
+    (tmp_path / "x.yaml").write_text(texts.POD.replace("500m", "much"))
+
+    assert run(tmp_path) == 2
+    assert "much" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "nothing to scan"),
+        (["gone.yaml"], "gone.yaml"),
+        (["-", "--json", "--sarif"], "one of them"),
+        (["-", "--context", "x"], "--live"),
+        (["-", "-f", "v.yaml"], "--helm"),
+        (["-", "--cluster-version", "latest"], "no Kubernetes version"),
+    ],
+)
+def test_bad_usage(argv, said, capsys):
+    assert run(*argv) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_helm_must_be_there(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert run("--helm", "chart") == 2
+    assert "helm template" in capsys.readouterr().err
+
+
+def test_helm_renders_and_its_output_is_scanned(monkeypatch, capsys, tmp_path):
+    helm = tmp_path / "helm"
+    helm.write_text(
+        f'#!/bin/sh\necho "$@" >{tmp_path}/argv\ncat <<EOF\n---\n# Source: c/templates/p.yaml\n{texts.POD}EOF\n'
+    )
+    helm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    assert run("--helm", "./chart", "-f", "values.yaml", "--cluster-version", "1.36", "--json") == 1
+    [finding] = json.loads(capsys.readouterr().out)["findings"]
+    assert (finding["source"], finding["file"], finding["line"]) == ("c/templates/p.yaml", "helm:./chart", 7)
+    assert (tmp_path / "argv").read_text() == "template --values values.yaml --kube-version 1.36.0 -- release ./chart\n"
+
+
+def test_helms_refusal_is_told(monkeypatch, capsys, tmp_path):
+    helm = tmp_path / "helm"
+    helm.write_text("#!/bin/sh\necho no such chart >&2\nexit 1\n")
+    helm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    assert run("--helm", "chart") == 2
+    assert "no such chart" in capsys.readouterr().err
+
+
+def test_a_scan_imports_nothing_heavy(folder):
+    program = (
+        "import sys; from lab.cli import scan; code = scan.run_alone(sys.argv[1:], name='x');"
+        "sys.exit(code or [m for m in ('pandas', 'paramiko', 'kubernetes', 'cryptography') if m in sys.modules] or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder / "ok.yaml"), "--json"], capture_output=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"")

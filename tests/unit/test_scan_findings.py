@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab.model import ParseError, UsageError
+from lab.qos import Behaviour, affected, classify
+from lab.scan import workloads
+from lab.scan.findings import COMPLETED_BLOCK, EMPTY_BLOCK, NO_EFFECT, VERSIONS, findings_of
+from lab.scan.records import FixedPlace, Item, ReadError
+from lab.scan.runner import embedded_configurations, runner_findings
+from lab.scan.versions import minor_of_cluster
+from lab.scan.workloads import TooManyNodes, pod_sites
+
+RESOURCES = {"requests": {"cpu": "500m", "memory": "256Mi"}}
+SPEC = {"resources": {}, "containers": [{"name": "app", "image": "x", "resources": RESOURCES}]}
+
+
+def item(value, kind=None, source=None):
+    return Item(value=value, file="f", place=FixedPlace(first=7), kind=kind, source=source)
+
+
+def pod(spec, **more):
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": spec, **more}
+
+
+def workload(kind, api_version, spec):
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": spec}
+    body = {"template": template}
+    if kind == "CronJob":
+        body = {"jobTemplate": {"spec": body}}
+    if kind == "PodTemplate":
+        return {"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, "template": template}
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, "spec": body}
+
+
+BUILT_IN = [
+    ("Deployment", "apps/v1"), ("StatefulSet", "apps/v1"), ("DaemonSet", "apps/v1"), ("ReplicaSet", "apps/v1"),
+    ("Job", "batch/v1"), ("CronJob", "batch/v1"), ("ReplicationController", "v1"), ("PodTemplate", "v1"),
+    ("Deployment", "extensions/v1beta1"),
+]  # fmt: skip
+
+CUSTOM = {
+    "spec.template.spec": {"spec": {"template": {"spec": SPEC}}},
+    "spec.podTemplate.spec": {"spec": {"podTemplate": {"spec": SPEC}}},
+    "spec.groups[1].template.spec": {"spec": {"groups": [{}, {"template": {"spec": SPEC}}]}},
+    "spec.leaderTemplate.spec": {"spec": {"leaderTemplate": {"spec": SPEC}}},
+    "spec.templates[0].spec": {"spec": {"templates": [{"spec": SPEC}]}},
+    "spec.jobs[0].template.spec.template.spec": {
+        "spec": {"jobs": [{"template": {"spec": {"template": {"spec": SPEC}}}}]}
+    },
+    "spec.manifests[0].spec.template.spec": {"spec": {"manifests": [workload("Deployment", "apps/v1", SPEC)]}},
+    "spec.object.spec": {"spec": {"object": pod(SPEC)}},
+}
+
+
+# --- where pod specs are ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "api_version"), BUILT_IN)
+def test_every_workload_kind_has_its_pod_spec(kind, api_version):
+    [finding] = findings_of(item(workload(kind, api_version, SPEC)))
+
+    assert (finding.kind, finding.affected, finding.reason) == (kind, True, EMPTY_BLOCK)
+    assert finding.path.endswith("template.spec")
+    assert finding.note == ""
+
+
+@pytest.mark.parametrize("path", CUSTOM)
+def test_custom_resources_with_a_pod_template(path):
+    [finding] = findings_of(item({"apiVersion": "example.com/v1", "kind": "Thing", **CUSTOM[path]}))
+
+    assert (finding.path, finding.affected) == (path, True)
+    assert "custom resource" in finding.note
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        # A Prometheus object: spec.resources are those of the prometheus container.
+        {"apiVersion": "monitoring.coreos.com/v1", "kind": "Prometheus", "spec": SPEC},
+        {"apiVersion": "metrics.k8s.io/v1beta1", "kind": "PodMetrics", "containers": [{"name": "a"}]},
+        {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+         "spec": {"template": {"spec": {"containers": {"items": {}}, "resources": {}}}}},
+        {"apiVersion": "example.com/v1", "kind": "Thing",
+         "spec": {"template": {"spec": {"resources": {}, "containers": ["a"]}}}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "data": {"x": "resources: {}"}},
+        {"apiVersion": "v1", "kind": "Pod"}, {"apiVersion": "v1", "kind": "Pod", "spec": None}, [], None, "Pod", 3,
+        {"kind": ["Pod"], "spec": {"kind": {"a": 1}, "template": {"kind": [1], "spec": {"containers": 1}}}},
+    ],
+)  # fmt: skip
+def test_what_is_no_pod_spec_gives_nothing(value):
+    assert findings_of(item(value)) == []
+
+
+def test_a_deployment_of_another_group_is_searched_by_form():
+    [site] = pod_sites({"apiVersion": "example.com/v1", "kind": "Deployment", "spec": {"podTemplate": {"spec": SPEC}}})
+
+    assert (site.path, site.built_in) == (("spec", "podTemplate", "spec"), False)
+
+
+def test_a_pod_in_a_pod_list_has_its_kind_from_the_list():
+    [finding] = findings_of(
+        item({"metadata": {"name": "p"}, "spec": SPEC, "status": {"qosClass": "BestEffort"}}, kind="Pod")
+    )
+
+    assert (finding.kind, finding.stored, finding.stored_wrong) == ("Pod", "BestEffort", True)
+
+
+def test_an_object_of_too_many_nodes_is_refused(monkeypatch):
+    monkeypatch.setattr(workloads, "MAX_STEPS", 10)
+
+    with pytest.raises(TooManyNodes):
+        findings_of(item({"kind": "Thing", "spec": [[{}] for _ in range(20)]}))
+
+
+# --- what is affected -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [{}, {"requests": {}}, {"limits": {}}, {"requests": {}, "limits": {}}, {"claims": []},
+                                   {"requests": None}])  # fmt: skip
+def test_every_shape_of_an_empty_block_is_affected(block):
+    [finding] = findings_of(item(pod({**SPEC, "resources": block})))
+
+    assert finding.affected is True
+    assert finding.classes == {"<= 1.33": "Burstable", "1.34-1.36": "BestEffort", "1.37+": "Burstable",
+                               "1.37+ with the fix off": "BestEffort"}  # fmt: skip
+
+
+def test_no_block_and_null_give_no_finding():
+    assert findings_of(item(pod({"containers": SPEC["containers"]}))) == []
+    assert findings_of(item(pod({**SPEC, "resources": None}))) == []
+
+
+def test_an_empty_block_over_nothing_is_not_affected_and_says_what_would_change_it():
+    [finding] = findings_of(item(pod({"resources": {}, "containers": [{"name": "a", "resources": {}}]})))
+
+    assert finding.affected is False
+    assert "LimitRange" in finding.note
+    assert (finding.fixes, finding.loses) == ((), ())
+
+
+def test_real_values_are_without_effect():
+    block = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
+    [finding] = findings_of(item(pod({**SPEC, "resources": block})))
+
+    assert (finding.affected, finding.reason) == (False, NO_EFFECT)
+
+
+def test_a_block_that_1_37_completes():
+    both = {"cpu": "1", "memory": "1Gi"}
+    spec = {"resources": {"requests": both}, "containers": [{"name": "a", "resources": {"limits": both}}]}
+    [finding] = findings_of(item(pod(spec)))
+
+    assert (finding.affected, finding.reason) == (True, COMPLETED_BLOCK)
+    assert (finding.classes["1.34-1.36"], finding.classes["1.37+"]) == ("Burstable", "Guaranteed")
+    assert not any("remove the key" in text for text in finding.fixes)
+    assert any("CPU manager" in text for text in finding.loses)
+
+
+def test_a_partial_object_is_possible():
+    [finding] = findings_of(item(workload("Deployment", "apps/v1", {"resources": {}})))
+
+    assert finding.affected is None
+    assert "partial" in finding.note
+
+
+def test_a_limit_range_makes_a_template_affected_and_leaves_a_live_pod_as_it_is():
+    spec = {"resources": {}, "containers": [{"name": "a"}]}
+    ranges = [{"spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "100m"}}]}}]
+
+    [template] = findings_of(item(workload("Job", "batch/v1", spec)), limit_ranges=ranges)
+    [live] = findings_of(item(pod(spec, status={"qosClass": "BestEffort"})), limit_ranges=ranges)
+    assert (template.affected, live.affected) == (True, False)
+
+
+def test_today_is_the_class_of_the_version_asked_about():
+    found = {minor: findings_of(item(pod(SPEC)), minor=minor)[0].today for minor in (31, 33, 34, 36, 37, None)}
+
+    assert found == {31: "Burstable", 33: "Burstable", 34: "BestEffort", 36: "BestEffort", 37: "Burstable", None: None}
+
+
+@pytest.mark.parametrize(("stored", "wrong"), [("BestEffort", True), ("Burstable", False), (None, None)])
+def test_the_stored_class_of_a_live_pod(stored, wrong):
+    status = {} if stored is None else {"qosClass": stored}
+    [finding] = findings_of(item(pod(SPEC, status=status)))
+
+    assert (finding.stored, finding.stored_wrong) == (stored, wrong)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {**SPEC, "resources": []}, {**SPEC, "resources": "x"}, {**SPEC, "resources": {"requests": {"cpu": "much"}}},
+        {**SPEC, "containers": {"a": 1}},
+        {"resources": {}, "containers": [{"name": "a", "resources": {"limits": [1]}}]},
+    ],
+)  # fmt: skip
+def test_a_spec_that_no_version_accepts_is_an_error(spec):
+    with pytest.raises(ParseError):
+        findings_of(item(pod(spec)))
+
+
+def test_losses_of_a_guaranteed_pod():
+    both = {"cpu": "2", "memory": "1Gi"}
+    [finding] = findings_of(item(pod({"resources": {}, "containers": [{"name": "a", "resources": {"limits": both}}]})))
+
+    text = "\n".join(finding.loses)
+    assert "cpu.weight 1 instead of 79" in text
+    assert "no cpu.max and memory.max" in text
+    assert "1000 instead of -997" in text
+    assert "CPU manager: no exclusive CPUs and" in text
+    assert "eviction" not in text
+
+
+def test_losses_count_sidecars_and_init_containers():
+    def container(cpu, **more):
+        return {"name": "c", "resources": {"requests": {"cpu": cpu}}, **more}
+
+    spec = {
+        "resources": {},
+        "containers": [container("100m")],
+        "initContainers": [container("200m", restartPolicy="Always"), container("500m"), container("50m")],
+    }
+    [finding] = findings_of(item(pod(spec)))
+
+    # max(100 + 200, 200 + 500) = 700m -> 716 shares -> weight 28
+    assert "cpu.weight 1 instead of 28" in finding.loses[0]
+    assert not any("cpu.max" in text for text in finding.loses)
+
+
+amounts = st.fixed_dictionaries(
+    {}, optional={"cpu": st.sampled_from(["0", "100m", "1"]), "memory": st.sampled_from(["0", "1Gi"])}
+)
+blocks = st.none() | st.fixed_dictionaries(
+    {}, optional={"requests": st.none() | amounts, "limits": st.none() | amounts}
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(blocks, st.lists(blocks, min_size=1, max_size=3))
+def test_affected_is_what_the_classifier_says(block, containers):
+    spec = {"resources": block, "containers": [{"name": "c", "resources": each} for each in containers]}
+    found = findings_of(item(pod(spec)))
+
+    assert bool(found) == (block is not None)
+    assert any(finding.affected for finding in found) == affected(spec)
+    for finding in found:
+        assert finding.classes == {version.label: classify(spec, version) for version in VERSIONS}
+        assert bool(finding.loses) == bool(finding.fixes) == (finding.affected is True)
+        json.dumps(finding.as_json())
+    assert Behaviour.FIXED in VERSIONS
+
+
+# --- producers --------------------------------------------------------------------------------------------------------
+
+
+def test_job_pods_of_gitlab_runner_are_known_with_the_version():
+    value = pod(
+        {**SPEC, "initContainers": [{"name": "i", "image": "r.example/gitlab-runner-helper:alpine-x86_64-v18.11.2"}]}
+    )
+    value["metadata"]["annotations"] = {"job.runner.gitlab.com/id": "7"}
+    [finding] = findings_of(item(value))
+
+    assert str(finding.producer) == "GitLab Runner 18.11.2"
+    assert "19.5.0" in finding.fixes[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "source", "producer"),
+    [
+        ({"job.runner.gitlab.com/pod": "x"}, None, "GitLab Runner"),
+        ({"helm.sh/chart": "c-1"}, None, "Helm c-1"),
+        ({"helm.sh/chart": "c-1"}, "c/templates/x.yaml", "Helm c/templates/x.yaml"),
+        ({"helm.sh/chart": "c-1", "argocd.argoproj.io/instance": "app"}, None, "Argo CD app"),
+        ({"app.kubernetes.io/managed-by": "some-operator"}, None, "some-operator"),
+        ({}, "c/templates/x.yaml", "Helm c/templates/x.yaml"),
+    ],
+)
+def test_producers_by_label(labels, source, producer):
+    value = workload("Deployment", "apps/v1", SPEC)
+    value["spec"]["template"]["metadata"]["labels"] = labels
+
+    assert str(findings_of(item(value, source=source))[0].producer) == producer
+
+
+def test_no_mark_no_producer():
+    assert findings_of(item(pod(SPEC)))[0].producer is None
+
+
+def test_owners_come_from_the_controller():
+    value = pod(SPEC)
+    value["metadata"]["ownerReferences"] = [
+        {"kind": "X", "name": "x"},
+        {"kind": "ReplicaSet", "name": "r", "controller": True},
+    ]
+
+    assert findings_of(item(value))[0].owners == ("ReplicaSet/r",)
+
+
+# --- GitLab Runner's configuration ------------------------------------------------------------------------------------
+
+CONFIG = """\
+concurrent = 4
+[[runners]]
+  name = "one"
+  executor = "kubernetes"
+  [runners.kubernetes]
+    cpu_request = "1"
+[[runners]]
+  name = "two"
+  executor = "kubernetes"
+  [runners.kubernetes]
+    helper_memory_limit = "1Gi"
+    pod_cpu_request = "2"
+[[runners]]
+  name = "three"
+  executor = "docker"
+  [runners.docker]
+[[runners]]
+  name = "four"
+  executor = "kubernetes"
+  [runners.kubernetes]
+    pod_cpu_request = ""
+"""
+
+
+def test_runners_are_judged_by_their_keys():
+    found = {finding.name: (finding.line, finding.affected) for finding in runner_findings(CONFIG, "config.toml")}
+
+    assert found == {"one": (2, None), "two": (7, False), "four": (17, False)}
+
+
+def test_the_note_says_what_decides():
+    one, two, four = runner_findings(CONFIG, "config.toml")
+
+    assert "18.10.0" in one.note
+    assert "19.5.0" in one.note
+    assert "limits hold for the job pod" in two.note
+    assert "BestEffort anyway" in four.note
+
+
+@pytest.mark.parametrize("text", ["[[runners", "a = ", "x" * (1 << 20) + "y"])
+def test_what_is_no_configuration_is_an_error(text):
+    with pytest.raises(ReadError):
+        runner_findings(text, "config.toml")
+
+
+@pytest.mark.parametrize("text", ["", "runners = 3", "[[other]]", "[[runners]]\nexecutor = 'kubernetes'"])
+def test_a_configuration_without_such_runners_gives_nothing(text):
+    assert runner_findings(text, "config.toml") == []
+
+
+def test_configurations_in_config_maps():
+    value = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "data": {"config.template.toml": CONFIG, "x.toml": "a = 1", "y": CONFIG},
+    }
+
+    assert list(embedded_configurations(item(value))) == [CONFIG]
+    assert list(embedded_configurations(item({**value, "kind": "Secret"}))) == []
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["1.36", "v1.36", "1.36+", "v1.36.3", "v1.36.3-gke.1100", "v1.36.5+k3s1", " 1.36 "])
+def test_versions_as_they_are_written(text):
+    assert minor_of_cluster(text) == 36
+
+
+@pytest.mark.parametrize("text", ["", "36", "2.36", "1.x", "v1.", "1.36x", "1.3636"])
+def test_what_is_no_version(text):
+    with pytest.raises(UsageError, match="no Kubernetes version"):
+        minor_of_cluster(text)

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import urllib.parse
+
+import pytest
+import yaml
+
+from lab.cli import scan
+from lab.model import UsageError
+from lab.scan import live
+from lab.scan.records import Item
+
+SPEC = {"resources": {}, "containers": [{"name": "app", "resources": {"requests": {"cpu": "1"}}}]}
+LISTS = {
+    "/apis/apps/v1/deployments": "DeploymentList", "/apis/apps/v1/statefulsets": "StatefulSetList",
+    "/apis/apps/v1/daemonsets": "DaemonSetList", "/apis/apps/v1/replicasets": "ReplicaSetList",
+    "/apis/batch/v1/cronjobs": "CronJobList", "/apis/batch/v1/jobs": "JobList",
+    "/api/v1/replicationcontrollers": "ReplicationControllerList", "/api/v1/podtemplates": "PodTemplateList",
+    "/api/v1/pods": "PodList", "/api/v1/limitranges": "LimitRangeList",
+}  # fmt: skip
+
+
+def meta(name, uid, owner=None, namespace="n"):
+    found = {"name": name, "namespace": namespace, "uid": uid}
+    if owner:
+        kind, owner_name, owner_uid = owner
+        found["ownerReferences"] = [{"kind": kind, "name": owner_name, "uid": owner_uid, "controller": True}]
+    return found
+
+
+def template(spec):
+    return {"template": {"spec": spec}}
+
+
+class Cluster:
+    """The few paths of an API server that a scan needs. Any other request is kept as an offence."""
+
+    def __init__(self):
+        self.lists = {path: [] for path in LISTS}
+        self.refused: dict[str, int] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.offences: list[str] = []
+        self.page = 2
+        self.version = "v1.36.3"
+
+    def answer(self, method, target):
+        path, _, query = target.partition("?")
+        options = dict(urllib.parse.parse_qsl(query))
+        self.requests.append((path, query))
+        if method == "GET" and path == "/version/":
+            return 200, {"major": "1", "minor": "36", "gitVersion": self.version}
+        plain = path
+        namespace = None
+        parts = path.split("/")
+        if "namespaces" in parts:
+            at = parts.index("namespaces")
+            namespace = parts[at + 1]
+            plain = "/".join([*parts[:at], *parts[at + 2 :]])
+        if method != "GET" or plain not in LISTS or not set(options) <= {"limit", "continue"}:
+            self.offences.append(f"{method} {target}")
+            return 404, {"kind": "Status", "message": "no such path"}
+        if plain in self.refused:
+            return self.refused[plain], {"kind": "Status", "message": f"{plain} is forbidden"}
+        items = [item for item in self.lists[plain] if namespace in (None, item["metadata"]["namespace"])]
+        start = int(options.get("continue", "0"))
+        limit = min(self.page, int(options["limit"]))
+        more = {"continue": str(start + limit)} if start + limit < len(items) else {}
+        return 200, {"kind": LISTS[plain], "apiVersion": "v1", "metadata": more, "items": items[start : start + limit]}
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    state = Cluster()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def _any(self):
+            status, value = state.answer(self.command, self.path)
+            body = value if isinstance(value, bytes) else json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _any
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    config = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "lab",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "lab", "context": {"cluster": "c", "user": "u"}}],
+    }  # fmt: skip
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    # The client reads KUBECONFIG once, when it is first imported.
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield state
+    server.shutdown()
+    server.server_close()
+    assert state.offences == []
+
+
+def run(capsys, *argv):
+    code = scan.run_alone([*argv, "--json"], name="lab scan")
+    out = capsys.readouterr().out
+    return code, json.loads(out) if out else None
+
+
+def test_pods_are_read_in_pages_with_their_owner_chain_and_stored_class(cluster, capsys):
+    cluster.lists["/apis/apps/v1/deployments"] = [
+        {"metadata": meta("web", "d1"), "spec": template({"containers": [{"name": "a"}]})}
+    ]
+    cluster.lists["/apis/apps/v1/replicasets"] = [
+        {"metadata": meta("web-1", "r1", ("Deployment", "web", "d1")), "spec": template(SPEC)}
+    ]
+    cluster.lists["/api/v1/pods"] = [
+        {"metadata": meta(f"web-1-{n}", f"p{n}", ("ReplicaSet", "web-1", "r1")), "spec": SPEC,
+         "status": {"qosClass": "BestEffort" if n else "Burstable"}}
+        for n in range(5)
+    ]  # fmt: skip
+
+    code, data = run(capsys, "--live")
+    assert code == 1
+    assert data["cluster_version"] == "1.36"
+    assert [finding["name"] for finding in data["findings"]] == [f"web-1-{n}" for n in range(5)]
+    assert {tuple(finding["owners"]) for finding in data["findings"]} == {("ReplicaSet/web-1", "Deployment/web")}
+    assert [finding["stored_wrong"] for finding in data["findings"]] == [False, True, True, True, True]
+    assert {finding["today"] for finding in data["findings"]} == {"BestEffort"}
+    assert sum(path == "/api/v1/pods" for path, _ in cluster.requests) == 3
+
+
+def test_a_controlled_replica_set_is_told_once_by_its_deployment(cluster, capsys):
+    cluster.lists["/apis/apps/v1/deployments"] = [{"metadata": meta("web", "d1"), "spec": template(SPEC)}]
+    cluster.lists["/apis/apps/v1/replicasets"] = [
+        {"metadata": meta("web-1", "r1", ("Deployment", "web", "d1")), "spec": template(SPEC)}
+    ]
+
+    _, data = run(capsys, "--live")
+    assert [(finding["kind"], finding["apiVersion"]) for finding in data["findings"]] == [("Deployment", "apps/v1")]
+
+
+def test_limit_ranges_of_the_namespace_count_for_templates(cluster, capsys):
+    bare = {"resources": {}, "containers": [{"name": "a"}]}
+    cluster.lists["/apis/batch/v1/jobs"] = [
+        {"metadata": meta(f"job-{namespace}", namespace, namespace=namespace), "spec": template(bare)}
+        for namespace in ("limited", "free")
+    ]
+    cluster.lists["/api/v1/limitranges"] = [
+        {"metadata": meta("l", "l", namespace="limited"),
+         "spec": {"limits": [{"type": "Container", "default": {"cpu": "1"}}]}}
+    ]  # fmt: skip
+
+    _, data = run(capsys, "--live")
+    assert {finding["name"]: finding["affected"] for finding in data["findings"]} == {
+        "job-limited": "yes",
+        "job-free": "no",
+    }
+
+
+def test_one_namespace_asks_for_that_namespace_only(cluster, capsys):
+    cluster.lists["/api/v1/pods"] = [
+        {"metadata": meta("a", "a", namespace="one"), "spec": SPEC, "status": {"qosClass": "BestEffort"}},
+        {"metadata": meta("b", "b", namespace="two"), "spec": SPEC, "status": {"qosClass": "BestEffort"}},
+    ]
+
+    _, data = run(capsys, "--live", "--namespace", "two")
+    assert [finding["name"] for finding in data["findings"]] == ["b"]
+    assert all("/namespaces/two/" in path for path, _ in cluster.requests if path != "/version/")
+
+
+def test_what_may_not_be_listed_is_a_problem_and_the_rest_is_read(cluster, capsys):
+    cluster.refused = {"/apis/batch/v1/jobs": 403, "/api/v1/limitranges": 403}
+    cluster.lists["/api/v1/pods"] = [{"metadata": meta("a", "a"), "spec": SPEC, "status": {"qosClass": "BestEffort"}}]
+
+    code, data = run(capsys, "--live")
+    assert code == 2
+    assert len(data["findings"]) == 1
+    assert ["jobs is forbidden" in problem["text"] for problem in data["problems"]] == [False, True]
+    assert "LimitRanges" in data["problems"][0]["text"]
+
+
+def test_the_version_flag_spares_the_question(cluster, capsys):
+    _, data = run(capsys, "--live", "--cluster-version", "v1.37.2")
+
+    assert data["cluster_version"] == "1.37"
+    assert "/version/" not in [path for path, _ in cluster.requests]
+
+
+def test_the_plugin_reads_the_cluster_by_itself(cluster, capsys):
+    cluster.lists["/api/v1/pods"] = [{"metadata": meta("a", "a"), "spec": SPEC, "status": {"qosClass": "BestEffort"}}]
+
+    assert scan.run_alone(["--json"], name="kubectl lab-qos", obj=scan.KUBECTL) == 1
+    assert len(json.loads(capsys.readouterr().out)["findings"]) == 1
+
+
+def test_an_answer_that_is_no_json_is_an_error(cluster, capsys, monkeypatch):
+    monkeypatch.setattr(cluster, "answer", lambda method, target: (200, b"<html>"))
+
+    assert scan.run_alone(["--live"], name="lab scan") == 5
+    assert "no JSON" in capsys.readouterr().err
+
+
+def test_an_unknown_context_is_a_usage_error(cluster):
+    with pytest.raises(UsageError, match="--context gone"):
+        live.LiveCluster("gone", None)
+
+
+def test_items_carry_no_line(cluster):
+    cluster.lists["/api/v1/pods"] = [{"metadata": meta("a", "a"), "spec": {}}]
+
+    [item] = live.LiveCluster("lab", None).items()
+    assert isinstance(item, Item)
+    assert (item.kind, item.file, item.place.line_of(("spec",))) == ("Pod", "cluster lab", 0)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+
+from lab.scan import output
+from lab.scan.findings import findings_of
+from lab.scan.output import Report
+from lab.scan.records import FixedPlace, Item, Problem
+from lab.scan.runner import runner_findings
+from lab.scan.templates import template_findings
+
+SPEC = {"resources": {}, "containers": [{"name": "app", "resources": {"requests": {"cpu": "1"}}}]}
+
+
+def item(value, file="a b/x.yaml", line=4):
+    return Item(value=value, file=file, place=FixedPlace(first=line))
+
+
+def pod(name="p", **more):
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "n"}, "spec": SPEC, **more}
+
+
+def report(**more):
+    findings = [
+        *findings_of(item(pod())),
+        *findings_of(item(pod("live", status={"qosClass": "BestEffort"}), "cluster", 0), minor=36),
+        *findings_of(item(pod("same", spec={"resources": {}, "containers": [{"name": "a"}]}))),
+        *template_findings("resources: {}\ncontainers: []\n", "t.yaml"),
+        *runner_findings("[[runners]]\n[runners.kubernetes]\ncpu_request = '1'\n", "config.toml"),
+    ]
+    return Report(findings=findings, objects=5, **more)
+
+
+def test_exit_codes():
+    problem = Problem(file="f", line=1, text="x")
+    harmless = [finding for finding in report().findings if finding.affected is False]
+
+    assert Report().exit_code == 0
+    assert Report(findings=harmless).exit_code == 0
+    assert report().exit_code == 1
+    assert Report(problems=[problem]).exit_code == report(problems=[problem]).exit_code == 2
+
+
+def test_json_has_a_finding_per_object():
+    data = json.loads(json.dumps(output.as_json(report(minor=36, problems=[Problem(file="f", line=3, text="bad")]))))
+
+    assert (data["cluster_version"], data["objects"], data["affected"], data["possible"]) == ("1.36", 5, 2, 2)
+    assert [entry["affected"] for entry in data["findings"]] == ["yes", "yes", "no", "possible", "possible"]
+    first, live = data["findings"][:2]
+    assert (first["name"], first["namespace"], first["kind"], first["file"], first["line"]) == (
+        "p",
+        "n",
+        "Pod",
+        "a b/x.yaml",
+        4,
+    )
+    assert set(first["classes"]) == {"<= 1.33", "1.34-1.36", "1.37+", "1.37+ with the fix off"}
+    assert (live["line"], live["stored"], live["stored_wrong"], live["today"]) == (
+        None,
+        "BestEffort",
+        True,
+        "BestEffort",
+    )
+    assert data["problems"] == [{"file": "f", "line": 3, "text": "bad"}]
+
+
+def test_sarif_has_the_form_that_code_scanning_reads():
+    log = json.loads(json.dumps(output.as_sarif(report(problems=[Problem(file="f", line=0, text="bad")]), "1.2")))
+
+    assert set(log) == {"$schema", "version", "runs"}
+    assert log["version"] == "2.1.0"
+    [run] = log["runs"]
+    driver = run["tool"]["driver"]
+    assert (driver["name"], driver["version"]) == ("node lab scan", "1.2")
+    assert len({rule["id"] for rule in driver["rules"]}) == len(driver["rules"])
+    assert len(run["results"]) == 4
+    for result in run["results"]:
+        assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] in ("error", "warning")
+        assert result["message"]["text"].endswith(".")
+        [location] = result["locations"]
+        assert set(location) in ({"physicalLocation"}, {"logicalLocations"})
+        if "physicalLocation" in location:
+            assert location["physicalLocation"]["region"]["startLine"] >= 1
+    uris = [r["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for r in run["results"] if
+            "physicalLocation" in r["locations"][0]]  # fmt: skip
+    assert uris == ["a%20b/x.yaml", "t.yaml", "config.toml"]
+    assert run["results"][1]["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "Pod n/live"
+    [invocation] = run["invocations"]
+    assert invocation["executionSuccessful"] is False
+    [notification] = invocation["toolExecutionNotifications"]
+    assert notification["message"]["text"] == "bad"
+    assert "region" not in notification["locations"][0]["physicalLocation"]
+
+
+def test_sarif_of_a_clean_scan():
+    [run] = output.as_sarif(Report(objects=3), "1")["runs"]
+
+    assert run["results"] == []
+    assert run["invocations"][0]["executionSuccessful"] is True
+
+
+def test_the_table_shows_what_is_told():
+    rows = output.table_rows(report())
+
+    assert all(len(row) == len(output.COLUMNS) for row in rows)
+    assert [row[0] for row in rows] == ["Pod n/p", "Pod n/live", "t.yaml:1", "GitLab Runner (without a name)"]
+    assert rows[1][4:6] == ["BestEffort", "BestEffort (wrong)"]
+
+
+def test_texts_are_said_once_and_what_is_not_for_all_names_its_objects():
+    lines = output.explanation(report())
+
+    assert len([line for line in lines if "remove the key" in line]) == 1
+    assert any("[Pod n/p, Pod n/live]" in line for line in lines)
+    assert "1 live pod has the wrong class stored" in lines[-1]
+    assert output.explanation(Report()) == []
+
+
+def test_the_summary_counts():
+    text = output.summary(report(problems=[Problem(file="f", line=1, text="x")]))
+
+    assert (
+        text == "5 objects read, 2 affected, 2 possibly affected, 1 pod-level block without consequence, "
+        "1 problem in reading"
+    )
+    assert output.summary(Report(objects=1)) == "1 object read, 0 affected"
+
+
+def test_control_characters_of_other_people_are_written_out():
+    [finding] = findings_of(item(pod("\x1b[31mred\ud800")))
+    row = output.table_rows(Report(findings=[finding]))[0]
+
+    assert row[0] == "Pod n/\\u001b[31mred\\ud800"
+    assert "\x1b" not in "".join(output.explanation(Report(findings=[finding])))
+    assert output.printable("é ok") == "é ok"
+
+
+def test_queries_name_the_series_they_need():
+    text = output.promql()
+
+    for name in ("kube_pod_status_qos_class", "kube_pod_container_resource_requests", "kubernetes_feature_enabled"):
+        assert name in text
+    assert text.count("(") == text.count(")")
+    assert text.count("{") == text.count("}")
