@@ -245,7 +245,7 @@ def _pool_row(
         mine = measured.pooled([_values(pick(pair), pool.stage)[pool.name] for pair in have])
     absent = len({*pool.cells}) - len(pairs)
     if absent:
-        notes.append(f"published for {len(pool.cells)} cells together, {len(pairs)} of them are matched here")
+        notes.append(f"published for {len(pool.cells)} cells together, matched here: {len(pairs)}")
     return ValueRow(
         name=pool.name,
         pairs=tuple(pair.label for pair in pairs),

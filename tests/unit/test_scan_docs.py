@@ -5,9 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from lab.qos import Behaviour, affected, classify
 from lab.scan import live
-from lab.scan.shapes import shape_table, shapes
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "scan.md").read_text()
@@ -15,21 +13,6 @@ TEXT = (ROOT / "docs" / "scan.md").read_text()
 
 def blocks():
     return [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)]
-
-
-def test_the_table_of_shapes_is_that_of_the_classifier():
-    shown = TEXT.split("<!-- shapes: begin -->\n")[1].split("<!-- shapes: end -->")[0]
-
-    assert shown == shape_table()
-
-
-def test_the_table_has_shapes_that_differ_and_shapes_that_do_not():
-    differing = {(block, own) for block, own, spec in shapes() if affected(spec)}
-
-    assert ("`{}`", "requests below limits") in differing
-    assert not {pair for pair in differing if pair[0] in ("no key", "`null`") or pair[1] == "nothing"}
-    assert len(shapes()) == 30
-    assert all(classify(spec, Behaviour.FIXED) for _, _, spec in shapes())
 
 
 def test_the_role_allows_what_is_listed_and_no_more():
