@@ -1,6 +1,6 @@
 # node lab: set-up, runs and checks. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup packages run test e2e lint summary clean
+.PHONY: help setup packages run test e2e lint summary confirm-k3s clean
 
 PYTHON ?= python3
 VERSIONS ?= v1.36.3,v1.37.2
@@ -21,8 +21,8 @@ PACKAGES := qemu-system-x86 qemu-utils mmdebstrap e2fsprogs fakeroot uidmap debi
 
 help: ## list the targets
 	@echo 'Targets:'
-	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)$$/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
-		|| sed -n 's/^\([a-z0-9]*\):.*## /  make \1: /p' Makefile
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)$$/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z0-9-]*\):.*## /  make \1: /p' Makefile
 	@echo 'Variables: VERSIONS=$(VERSIONS) RESULTS=$(RESULTS) ARTIFACTS=$(ARTIFACTS) RUN_FLAGS= PYTEST_FLAGS= PYTHON=$(PYTHON)'
 
 setup: packages $(STAMP) ## Debian packages (says which), .venv with the lab; quick when all is there
@@ -74,6 +74,9 @@ lint: setup ## the gates alone: ruff, mypy, shellcheck, sizes, imports, document
 
 summary: setup ## RESULTS/summary.md anew from stored results alone
 	$(BIN)/lab summary --results $(RESULTS)
+
+confirm-k3s: setup ## on a droplet (HOST=user@addr: there): what docs/k3s.md takes from k3s's sources; costs money
+	LAB=$(CURDIR)/$(BIN)/lab sh scripts/confirm_k3s.sh
 
 clean: ## remove .venv and tool caches; results and the user's cache stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .ci/cache *.egg-info build

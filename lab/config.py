@@ -58,6 +58,8 @@ class RunConfig:
     reps: int
     order: str
     node: str | None = None
+    reuse_node: bool = False
+    own_images: bool = False
     artifacts: Path | None = None
     download: bool = True
     build: bool = True

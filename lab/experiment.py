@@ -11,16 +11,17 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from lab import __version__, claim_history, claims, interrupts, judging, plan
+from lab import __version__, claim_history, claims, clock, interrupts, judging, plan
 from lab.claim_history import ClaimFile
 from lab.config import RunConfig
 from lab.distros.contract import Cluster, Distro
+from lab.distros.reuse import SharedNode
 from lab.host import Deadline
 from lab.manifests import Manifests
 from lab.model import (
@@ -100,7 +101,11 @@ def run(config: RunConfig, tools: Tools) -> list[CellResult]:
     """All cells, one after the other. Interrupted passes through, after clean-up; everything else is in the results."""
     check_claims(tools.claims, quick=config.quick)
     registry.check_claims(tools.claims.claims)
-    tools.provider.check(0 if config.node else len(config.cells))
+    shared = None
+    if config.reuse_node:
+        shared = SharedNode(tools.provider, tools.distro, tools.scripts, tools.progress, cells=len(config.cells))
+        tools = replace(tools, provider=shared)
+    tools.provider.check(plan.node_count(config))
     check_cost(config, tools.provider.hourly_price())
     stages = registry.select(config.stages)
     for cell in config.cells:
@@ -127,8 +132,25 @@ def run(config: RunConfig, tools: Tools) -> list[CellResult]:
         results[-1].problem = results[-1].problem or error
         raise
     finally:
-        _finish(journal, _record(config, run_id, started, tools.clock(), results), tools, results)
+        try:
+            if shared is not None:
+                _close(shared, tools, journal, results)
+        finally:
+            _finish(journal, _record(config, run_id, started, tools.clock(), results), tools, results)
     return results
+
+
+def _close(shared: SharedNode, tools: Tools, journal: RunJournal, results: Sequence[CellResult]) -> None:
+    """Remove the one node of the run; when that does not work, the last cell's problem is LeftBehind."""
+    try:
+        with interrupts.waiting("removing the node of all versions"):
+            shared.close()
+    except (LabError, OSError) as error:
+        tools.progress(f"left behind: {error}")
+        last = results[-1]
+        before = f"\nbefore that: {last.problem}" if last.problem is not None else ""
+        last.problem = LeftBehind(f"{error}{before}")
+        _note(journal, last, "left-behind", text=str(error))
 
 
 def _reason_to_stop(config: RunConfig, tools: Tools, spent_s: float, results: Sequence[CellResult]) -> str:
@@ -176,6 +198,7 @@ def _run_cell(
         try:
             with phases.track("boot"):
                 node = _node(config, tools, cell, run_id, journal)
+                clock.check(node.host)
             with phases.track("install"):
                 if config.node is not None:
                     cluster = tools.distro.attach(node, cell)
@@ -248,9 +271,7 @@ def _release(config: RunConfig, tools: Tools, node: Node, journal: RunJournal, r
             tools.provider.keep(node, tools.clock() + plan.KEEP_S)
             result.kept = node.id
         else:
-            if node.site.is_lasting:
-                tools.distro.uninstall(node)
-            tools.provider.destroy(node)
+            _remove(tools, node)
     except (LabError, OSError) as error:
         named = str(error) if node.id in str(error) else f"node {node.id}: {error}"
         text = f"{named}; `lab gc` removes it once this process has ended"
@@ -260,6 +281,24 @@ def _release(config: RunConfig, tools: Tools, node: Node, journal: RunJournal, r
         _note(journal, result, "left-behind", node=node.id, text=text)
         return
     _note(journal, result, "kept" if result.kept else "destroyed", node=node.id)
+
+
+def _remove(tools: Tools, node: Node) -> None:
+    """Take off a lasting node what was installed, then give it back. LabError when something stays.
+
+    The provider has the last word: it compares the machine with what it was, whatever the removal said of itself.
+    """
+    unsure: LabError | None = None
+    if node.site.is_lasting:
+        try:
+            tools.distro.uninstall(node)
+        except LabError as error:
+            tools.progress(f"{node.id}: the removal did not end well: {error}")
+            unsure = error
+    try:
+        tools.provider.destroy(node)
+    except LabError as error:
+        raise LeftBehind(f"{error}\n{unsure}" if unsure else str(error)) from error
 
 
 def _attempt(

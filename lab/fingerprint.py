@@ -33,7 +33,7 @@ TREES = ("cgroup", "file")
 
 _LOGIN = r"user@\d+\.service|user-runtime-dir@\d+\.service|user-\d+\.slice|session-[^/]+\.scope|sshd?@[^/]+\.service"
 _ON_DEMAND = (
-    r"(?:systemd-(?:hostnamed|timedated|localed|machined|importd|portabled|userdbd|bsod|coredump@.*|nsresourced)|udisks2"
+    r"(?:systemd-(?:hostnamed|timedated|localed|machined|importd|portabled|userdbd|bsod|coredump@.*|nsresourced)|udisks2|snapd"
     r"|packagekit|fwupd|polkit|upower|accounts-daemon|colord|geoclue|rtkit-daemon|systemd-logind-varlink@.*)\.service"
 )
 

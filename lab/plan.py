@@ -50,8 +50,13 @@ def make(config: RunConfig, stamps: dict[str, Stamp]) -> list[PlannedStage]:
 
 def total_seconds(config: RunConfig, planned: list[PlannedStage]) -> float:
     """Stages, and boot and installation once a cell (none on a kept node)."""
-    nodes = 0 if config.node else len(config.cells)
-    return sum(entry.seconds for entry in planned) + nodes * (BOOT_BUDGET_S + INSTALL_BUDGET_S)
+    installs = 0 if config.node else len(config.cells)
+    return sum(entry.seconds for entry in planned) + node_count(config) * BOOT_BUDGET_S + installs * INSTALL_BUDGET_S
+
+
+def node_count(config: RunConfig) -> int:
+    """Nodes that a run makes."""
+    return 0 if config.node else min(len(config.cells), 1) if config.reuse_node else len(config.cells)
 
 
 def cell_seconds(config: RunConfig) -> float:
@@ -76,13 +81,14 @@ def expiry_s(config: RunConfig, now_s: float) -> float:
 
 def as_json(config: RunConfig, planned: list[PlannedStage], hourly_price: Decimal) -> JSON:
     """The plan as plain data; ``dollars`` is text."""
-    nodes = 0 if config.node else len(config.cells)
+    nodes = node_count(config)
+    cost_s = total_seconds(config, planned) if config.reuse_node else cell_seconds(config)
     return {
         "provider": config.provider,
         "distro": config.distro,
         "nodes": nodes,
         "minutes": round(total_seconds(config, planned) / 60, 1),
-        "dollars": str(nodes * dollars(cell_seconds(config), hourly_price)),
+        "dollars": str(nodes * dollars(cost_s, hourly_price)),
         "attempts": [
             {"cell": e.cell, "stage": e.stage, "seconds": e.seconds, "folder": e.folder, "stamp": e.stamp}
             for e in planned

@@ -77,7 +77,7 @@ class Reconnect:
     limit_s: float = RECONNECT_S
     first_pause_s: float = 0.5
     longest_pause_s: float = 5.0
-    answer_s: float = 5.0
+    answer_s: float = 10.0
     clock: Clock = time.monotonic
     sleep: Sleep = time.sleep
 
@@ -204,7 +204,7 @@ class SshHost:
                     if not self._may_repeat(error, repeatable or channel is None, channel is not None, outage):
                         raise
                     lost = error
-                log.info("%s: connection lost: %s", self.name, what)
+                log.info("%s: connecting again for: %s", self.name, what)
                 unnoticed_s = min(left_s - deadline.remaining_s(), UNNOTICED_S)
                 left_s = min(timeout_s, deadline.remaining_s() + unnoticed_s)
                 outage.left_s -= unnoticed_s
@@ -279,7 +279,9 @@ class SshHost:
         errors = err.decode(errors="replace")
         match = re.search(rf"\n{marker}=(\d+)\n\Z", errors)
         if match is None:
-            raise TransportError(f"{self.name}: no end seen of: {command.shown()}; stderr: {errors[-500:]}")
+            # At the deadline it may be we who closed the channel.
+            kind = TransportError if deadline.remaining_s() > 0 else WaitTimeout
+            raise kind(f"{self.name}: no end seen of: {command.shown()}; stderr: {errors[-500:]}")
         return Completed(
             argv=command.argv,
             exit_status=int(match[1]),

@@ -18,15 +18,25 @@ from lab.model import WaitTimeout
 
 POLL_S = 0.02
 CHUNK = 1 << 16
+WATCH_S = 0.1
 HANG_UP_S = 1.0
 
 
 @contextlib.contextmanager
 def closing_at(deadline: Deadline, channel: paramiko.Channel, what: str) -> Iterator[None]:
     """Close the channel at the deadline, which wakes up whatever waits on it; that is then a WaitTimeout."""
-    guard = threading.Timer(deadline.remaining_s(), channel.close)
-    guard.daemon = True
-    guard.start()
+    finished = threading.Event()
+
+    def watch() -> None:
+        while not finished.wait(WATCH_S):
+            if deadline.remaining_s() <= 0:
+                with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
+                    channel.close()
+            if channel.closed or not channel.get_transport().is_active():
+                # A request clears this event before it waits, also one that a closing channel has just set.
+                channel.event.set()
+
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     except (paramiko.SSHException, OSError, EOFError) as error:
@@ -34,7 +44,7 @@ def closing_at(deadline: Deadline, channel: paramiko.Channel, what: str) -> Iter
             raise WaitTimeout(f"no answer in time: {what}") from error
         raise
     finally:
-        guard.cancel()
+        finished.set()
 
 
 @contextlib.contextmanager
@@ -49,7 +59,7 @@ def hanging_up_after(deadline: Deadline, channel: paramiko.Channel) -> Iterator[
     try:
         yield
     finally:
-        with contextlib.suppress(OSError, EOFError):
+        with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
             channel.close()
         guard.cancel()
 

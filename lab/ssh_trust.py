@@ -64,11 +64,10 @@ main() {
     ssh-keygen -y -f "$key" > "$key.pub"
     chmod 644 "$key.pub"
     [ "$(cut -d " " -f 1,2 "$key.pub")" = "$3" ] || fail "$key is not the key that was prepared"
-    if ! host_keys | grep -qxF "$key"; then
-        mkdir -p "$1/sshd_config.d"
-        echo "HostKey $key" > "$1/sshd_config.d/00-lab-hostkey.conf"
-        host_keys | grep -qxF "$key" || fail "sshd does not use $key"
-    fi
+    # Named, so that sshd uses no key of another type that is generated later.
+    mkdir -p "$1/sshd_config.d"
+    echo "HostKey $key" > "$1/sshd_config.d/00-lab-hostkey.conf"
+    host_keys | grep -qxF "$key" || fail "sshd does not use $key"
     for other in "$1"/ssh_host_*_key; do
         [ "$other" = "$key" ] || rm -f "$other" "$other.pub"
     done

@@ -36,6 +36,13 @@ programs() {
     done
 }
 
+# One by one: systemctl does nothing at all for a list in which one unit is not known.
+stop() {
+    for name in "$@"; do
+        systemctl stop "$name" 2>/dev/null
+    done
+}
+
 end_group() {
     if [ -e "$1/cgroup.kill" ]; then
         echo 1 >"$1/cgroup.kill"
@@ -86,10 +93,10 @@ end_pods() {
 }
 
 end_units() {
-    systemctl stop 'lab-measure-*' lab-kubelet 2>/dev/null
+    stop 'lab-measure-*' lab-kubelet
     end_pods
     # shellcheck disable=SC2086  # lists of words
-    systemctl stop $units $slices 2>/dev/null
+    stop $units $slices
     for unit in $units; do
         end_group "$groups/system.slice/$unit.service"
     done

@@ -25,6 +25,7 @@ import filelock
 import pycdlib
 
 from lab import processes
+from lab.artifacts import load_releases
 from lab.cli.shared import cache_folder
 from lab.providers.digitalocean.access import PROBE_PORT
 from lab.providers.qemu import guest, image
@@ -77,15 +78,15 @@ class Gate:
     """Ports of one loopback address, forwarded to a guest while the rules allow it; a closed one refuses."""
 
     def __init__(self, address: str, forwards: Mapping[int, int]) -> None:
-        self._address = address
-        self._forwards = dict(forwards)
+        self.address = address
+        self.forwards = dict(forwards)
         self._listening: dict[int, socket.socket] = {}
         self._lock = threading.Lock()
 
     def apply(self, rules: Sequence[InboundRule] | None) -> None:
         """Open what the rules let this machine reach, close the rest; open connections stay, as in a stateful one."""
         with self._lock:
-            for port in self._forwards:
+            for port in self.forwards:
                 if rules is None or any(_lets_in(rule, port) for rule in rules):
                     self._open(port)
                 else:
@@ -99,9 +100,9 @@ class Gate:
 
     def _open(self, port: int) -> None:
         if port not in self._listening:
-            server = socket.create_server((self._address, port))
+            server = socket.create_server((self.address, port))
             self._listening[port] = server
-            threading.Thread(target=self._accept, args=(server, self._forwards[port]), daemon=True).start()
+            threading.Thread(target=self._accept, args=(server, self.forwards[port]), daemon=True).start()
 
     def _close(self, port: int) -> None:
         server = self._listening.pop(port, None)
@@ -212,7 +213,11 @@ class GuestMachines:
     def address(self, droplet_id: int) -> str | None:
         """Its loopback address."""
         machine = self._machines.get(droplet_id)
-        return None if machine is None else machine.gate._address
+        return None if machine is None else machine.gate.address
+
+    def port_behind_gate(self, droplet_id: int) -> int:
+        """Loopback port of the guest's SSH, past the firewall."""
+        return self._machines[droplet_id].gate.forwards[self._ssh_port]
 
     def apply(self, droplet_id: int, inbound_rules: list[InboundRule] | None) -> None:
         """Open and close its ports."""
@@ -264,3 +269,19 @@ def _extract(work: Path) -> None:
     archive.unlink()
     missing = wanted - {path.name for path in work.iterdir()}
     assert not missing, f"Debian's packages gave no {sorted(missing)}"
+
+
+def artifacts_folder(target: Path, kubernetes: Path) -> Path:
+    """A folder as ``--artifacts`` takes it, with everything that a bare node needs: links only."""
+    releases = load_releases()
+    target.mkdir(parents=True, exist_ok=True)
+    for source in kubernetes.glob("*.xz"):
+        (target / source.name).symlink_to(source)
+    files = runtime_files()
+    containerd = target / f"containerd-{releases.containerd}-linux-amd64"
+    containerd.mkdir()
+    for name in ("containerd", "containerd-shim-runc-v2", "ctr"):
+        (containerd / name).symlink_to(files / name)
+    (target / f"runc-{releases.runc}-linux-amd64").symlink_to(files / "runc")
+    (target / "busybox-linux-amd64").symlink_to(files / "busybox")
+    return target

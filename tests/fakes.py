@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import tarfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -253,12 +254,16 @@ class FakeProvider:
             raise UsageError(f"node {node_id} exists already")
         folder = self.root / node_id
         folder.mkdir(parents=True)
+        host = self.make_host(node_id)
+        host.answer_when(
+            lambda command: command.argv == ("date", "+%s.%N"), lambda command: Reply(stdout=f"{time.time():.9f}\n")
+        )
         node = Node(
             id=node_id,
             provider=self.name,
             site=self.site,
             folder=folder,
-            host=self.make_host(node_id),  # type: ignore[arg-type]
+            host=host,  # type: ignore[arg-type]
             facts={"emulation": "none", "vcpus": str(spec.vcpus), "memory_mib": str(spec.memory_mib)},
             controller_address=self.controller_address,
             cpu_threads=self.cpu_threads,

@@ -43,9 +43,12 @@ class Link:
             assert not thread.is_alive(), thread
 
     def cut(self) -> None:
-        """Reset every connection, both ways."""
-        for pair in list(self._pairs):
+        """Reset every connection, both ways; on return nothing passes any more."""
+        pairs = list(self._pairs)
+        for pair in pairs:
             pair.dead.set()
+        for pair in pairs:
+            assert pair.gone.wait(20)
 
     def refuse(self) -> None:
         """Nothing listens any more; present connections stay."""
@@ -74,7 +77,7 @@ class Link:
         timer.start()
 
     def cut_after(self, count: int) -> None:
-        """Cut all, once, when ``count`` more bytes have gone towards the target."""
+        """Reset, once, the connection on which the ``count``-th byte from now goes towards the target."""
         with self._lock:
             self._cut_after = count
 
@@ -134,7 +137,7 @@ class Link:
                         with contextlib.suppress(TimeoutError):
                             data = data[sink.send(data) :]
                 if is_last:
-                    self.cut()
+                    break
         pair.dead.set()
 
     def _count(self, data: bytes) -> tuple[bytes, bool]:
@@ -154,6 +157,7 @@ class _Pair:
         self.near = near
         self.far = far
         self.dead = threading.Event()
+        self.gone = threading.Event()
         self.flows = threading.Event()
         self.flows.set()
         for end in (near, far):
@@ -164,3 +168,4 @@ class _Pair:
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             end.close()
+        self.gone.set()

@@ -288,7 +288,7 @@ def make_bench(
     bench.use_stages(*([fake_stage()] if stages is None else stages))
     monkeypatch.chdir(bench.project)
     monkeypatch.setitem(PROVIDERS, "qemu", lambda setup: bench.provider)
-    monkeypatch.setitem(DISTROS, "upstream", lambda *, resolve, scripts, progress: bench.distro)
+    monkeypatch.setitem(DISTROS, "upstream", lambda setup: bench.distro)
     return bench
 
 

@@ -1,4 +1,4 @@
-"""Verified executables for a run: Kubernetes, etcd and a container runtime, from cache, folder, download or build.
+"""Verified files for a run: Kubernetes, etcd, a container runtime and k3s, from cache, folder, download or build.
 
 Start at :func:`resolve`. Every file is hashed on every use, so that a record can name exactly what ran.
 """
@@ -9,11 +9,19 @@ from lab.artifacts.cache import Binaries
 from lab.artifacts.download import Limits
 from lab.artifacts.files import Unavailable, WrongHash
 from lab.artifacts.pins import Pin, Releases, add_pin, load_releases, pins_for
-from lab.artifacts.request import KUBERNETES_COMPONENTS, Request
-from lab.artifacts.resolve import describe_origin, resolve, resolve_runtime, resolve_upstream
+from lab.artifacts.request import K3S_FILES, KUBERNETES_COMPONENTS, Request, k3s_release
+from lab.artifacts.resolve import (
+    describe_origin,
+    resolve,
+    resolve_k3s,
+    resolve_k3s_images,
+    resolve_runtime,
+    resolve_upstream,
+)
 from lab.artifacts.sources import Builder, Sources
 
 __all__ = [
+    "K3S_FILES",
     "KUBERNETES_COMPONENTS",
     "Binaries",
     "Builder",
@@ -26,9 +34,12 @@ __all__ = [
     "WrongHash",
     "add_pin",
     "describe_origin",
+    "k3s_release",
     "load_releases",
     "pins_for",
     "resolve",
+    "resolve_k3s",
+    "resolve_k3s_images",
     "resolve_runtime",
     "resolve_upstream",
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.artifacts.files import WrongHash
-from lab.artifacts.request import ARCH, Request
+from lab.artifacts.request import ARCH, Request, k3s_release
 from lab.model import UsageError
 
 ORIGINS = ("module-build", "official")
@@ -59,6 +59,7 @@ class Releases:
     """releases.toml as read: default Kubernetes versions, the etcd version, all pins.
 
     ``containerd`` and ``runc`` are what the lab brings to a node that has none; None when the file names none.
+    ``k3s`` are the default releases of k3s.
     """
 
     known: tuple[str, ...]
@@ -66,6 +67,7 @@ class Releases:
     pins: tuple[Pin, ...]
     containerd: str | None = None
     runc: str | None = None
+    k3s: tuple[str, ...] = ()
 
     def find(self, request: Request, component: str, origin: str) -> Pin | None:
         """The pin of one file of ``request``, or None when there is none."""
@@ -122,7 +124,7 @@ def _from_data(data: Mapping[str, Any], path: Path) -> Releases:
         if pin.key in pins:
             raise UsageError(f"{path}: two pins for {' '.join(pin.key)}")
         pins[pin.key] = pin
-    return Releases(known=known, etcd=etcd, pins=tuple(pins.values()), **runtime)
+    return Releases(known=known, etcd=etcd, pins=tuple(pins.values()), k3s=_k3s(data.get("k3s", {}), path), **runtime)
 
 
 def _runtime(table: object, path: Path) -> dict[str, str]:
@@ -130,6 +132,14 @@ def _runtime(table: object, path: Path) -> dict[str, str]:
     if not isinstance(table, dict) or not set(table) <= {"containerd", "runc"}:
         raise UsageError(f"{path}: the table [runtime] takes the texts 'containerd' and 'runc'; found {table!r}")
     return {kind: Request(kind=kind, version=str(version)).version for kind, version in table.items()}
+
+
+def _k3s(table: object, path: Path) -> tuple[str, ...]:
+    """The releases in the table [k3s]."""
+    known = table.get("known", []) if isinstance(table, dict) and set(table) <= {"known"} else None
+    if not isinstance(known, list):
+        raise UsageError(f"{path}: the table [k3s] takes the list 'known'; found {table!r}")
+    return tuple(Request(kind="k3s", version=k3s_release(str(version))).version for version in known)
 
 
 def add_pin(path: Path, pin: Pin) -> bool:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lab.artifacts.cache import Binaries, Entry, Progress, Staged
 from lab.artifacts.files import Unavailable
-from lab.artifacts.request import Request
+from lab.artifacts.k3s import K3S_STEPS
+from lab.artifacts.request import BUSYBOX_VERSION, K3S_FILES, Request, k3s_release
 from lab.artifacts.runtime import (
     BUSYBOX_PACKAGE,
     busybox_from_folder,
@@ -29,7 +30,7 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("download", from_download),
     ("build", from_build),
 )
-RUNTIME_STEPS: Mapping[str, tuple[tuple[str, Step], ...]] = {
+KIND_STEPS: Mapping[str, tuple[tuple[str, Step], ...]] = {
     "containerd": (
         ("artifacts folder", containerd_from_folder),
         ("download", containerd_from_download),
@@ -44,6 +45,7 @@ RUNTIME_STEPS: Mapping[str, tuple[tuple[str, Step], ...]] = {
         ("artifacts folder", busybox_from_folder),
         ("this machine", busybox_from_machine),
     ),
+    **K3S_STEPS,
 }
 
 
@@ -63,7 +65,7 @@ def resolve(request: Request, sources: Sources, progress: Progress) -> Binaries:
                 progress(f"{request}: from the cache, first from {cached.first_origin}{unread}")
                 return cached
             reasons = [f"cache: {entry.folder} does not exist"]
-            for title, step in RUNTIME_STEPS.get(request.kind, STEPS):
+            for title, step in KIND_STEPS.get(request.kind, STEPS):
                 with entry.staging() as staging:
                     try:
                         staged = step(request, sources, staging / "files", progress)
@@ -83,6 +85,8 @@ def resolve(request: Request, sources: Sources, progress: Progress) -> Binaries:
 def _other_ways(request: Request) -> str:
     if request.kind == "busybox":
         return f"or install the package {BUSYBOX_PACKAGE} on this machine"
+    if request.kind in K3S_FILES:
+        return "or make the release reachable (LAB_K3S_MIRROR)"
     return f"make the release reachable (LAB_{request.kind.upper()}_MIRROR), or let the lab build it"
 
 
@@ -104,6 +108,22 @@ def resolve_runtime(sources: Sources, progress: Progress) -> Binaries:
     parts = tuple(resolve(request, sources, progress) for request in runtime_requests(sources))
     versions = ", ".join(f"{part.kind} {part.version}" for part in parts if part.kind != "busybox")
     return _joined("runtime", versions, parts)
+
+
+def resolve_k3s(version: str, sources: Sources, progress: Progress) -> Binaries:
+    """What a node needs for one k3s version (``+k3s1`` when it names none): the program, and a static busybox.
+
+    The record's ``kind`` is ``k3s``, its version the release.
+    """
+    release = k3s_release(version)
+    program = resolve(Request(kind="k3s", version=release), sources, progress)
+    busybox = resolve(Request(kind="busybox", version=BUSYBOX_VERSION), sources, progress)
+    return _joined("k3s", release, (program, busybox))
+
+
+def resolve_k3s_images(version: str, sources: Sources, progress: Progress) -> Binaries:
+    """The archive of images that belongs to a k3s version, for nodes that are to run those."""
+    return resolve(Request(kind="k3s-images", version=k3s_release(version)), sources, progress)
 
 
 def _joined(kind: str, version: str, parts: tuple[Binaries, ...]) -> Binaries:

@@ -29,6 +29,7 @@ KUBERNETES_MIRROR = "https://dl.k8s.io/release"
 ETCD_MIRROR = "https://github.com/etcd-io/etcd/releases/download"
 CONTAINERD_MIRROR = "https://github.com/containerd/containerd/releases/download"
 RUNC_MIRROR = "https://github.com/opencontainers/runc/releases/download"
+K3S_MIRROR = "https://github.com/k3s-io/k3s/releases/download"
 
 
 class Builder(Protocol):
@@ -59,6 +60,7 @@ class Sources:
     etcd_mirror: str = ETCD_MIRROR
     containerd_mirror: str = CONTAINERD_MIRROR
     runc_mirror: str = RUNC_MIRROR
+    k3s_mirror: str = K3S_MIRROR
     busybox: Path = Path("/bin/busybox")
     limits: Limits = field(default_factory=Limits)
     lock_timeout_s: float = 3600.0
@@ -66,7 +68,8 @@ class Sources:
     def __post_init__(self) -> None:
         if self.folder is not None and not self.folder.is_dir():
             raise UsageError(f"--artifacts {self.folder}: no such folder; name the one that holds the binaries")
-        for mirror in (self.kubernetes_mirror, self.etcd_mirror, self.containerd_mirror, self.runc_mirror):
+        mirrors = (self.kubernetes_mirror, self.etcd_mirror, self.containerd_mirror, self.runc_mirror, self.k3s_mirror)
+        for mirror in mirrors:
             check_base_url(mirror)
 
     @classmethod
@@ -80,7 +83,7 @@ class Sources:
         download: bool = True,
         builder: Builder | None = None,
     ) -> Sources:
-        """Defaults from LAB_ARTIFACTS and LAB_{KUBERNETES,ETCD,CONTAINERD,RUNC}_MIRROR; a given ``folder`` wins."""
+        """Defaults from LAB_ARTIFACTS, LAB_{KUBERNETES,ETCD,CONTAINERD,RUNC,K3S}_MIRROR; a given ``folder`` wins."""
         if folder is None and environ.get("LAB_ARTIFACTS"):
             folder = Path(environ["LAB_ARTIFACTS"])
         return cls(
@@ -93,6 +96,7 @@ class Sources:
             etcd_mirror=environ.get("LAB_ETCD_MIRROR") or ETCD_MIRROR,
             containerd_mirror=environ.get("LAB_CONTAINERD_MIRROR") or CONTAINERD_MIRROR,
             runc_mirror=environ.get("LAB_RUNC_MIRROR") or RUNC_MIRROR,
+            k3s_mirror=environ.get("LAB_K3S_MIRROR") or K3S_MIRROR,
         )
 
 

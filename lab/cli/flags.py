@@ -79,6 +79,12 @@ class Flags:
     ] = None
     keep: Annotated[str, typer.Option("--keep", help="Keep the node afterwards: never, failed or always.")] = "never"
     node: Annotated[str | None, typer.Option("--node", help="Use this kept node instead of a new one.")] = None
+    reuse_node: Annotated[
+        bool, typer.Option("--reuse-node", help="One node for all versions; it must be as before in between.")
+    ] = False
+    airgap_images: Annotated[
+        bool, typer.Option("--airgap-images", help="Bring a k3s release's own images (some 200 MB).")
+    ] = False
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of random orders (default: drawn, recorded).")] = None
     quick: Annotated[
         bool, typer.Option("--quick", help="Short windows, one repetition; stored as smoke, never counted.")
@@ -160,6 +166,10 @@ def make_config(flags: Flags) -> RunConfig:
     cells = make_cells(chosen.distro, chosen.versions, tuple(flags.gate or ()), chosen.gate_legs)
     if flags.node is not None and len(cells) != 1:
         raise UsageError("--node takes one version, the one that runs on that node")
+    if flags.reuse_node and (flags.node is not None or flags.keep != "never"):
+        raise UsageError("--reuse-node makes a node for all versions and removes it: leave out --node and --keep")
+    if flags.airgap_images and chosen.distro != "k3s":
+        raise UsageError("--airgap-images is for --distro k3s")
     return RunConfig(
         cells=cells,
         stages=tuple(stage.name for stage in registry.select(names)),
@@ -174,6 +184,8 @@ def make_config(flags: Flags) -> RunConfig:
         reps=chosen.reps,
         order=chosen.order,
         node=flags.node,
+        reuse_node=flags.reuse_node,
+        own_images=flags.airgap_images,
         artifacts=flags.artifacts,
         download=flags.download,
         build=flags.build,

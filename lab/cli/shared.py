@@ -11,10 +11,11 @@ import platformdirs
 import typer
 
 from lab import claim_history, judging, project
-from lab.artifacts import Sources, load_releases, resolve_upstream
+from lab.artifacts import Sources, load_releases
 from lab.cli import console
 from lab.config import NodeOptions, RunConfig, token_of
 from lab.distros.registry import DISTROS
+from lab.distros.registry import Setup as DistroSetup
 from lab.distros.upstream.build import GoBuilder
 from lab.experiment import Tools
 from lab.manifests import Manifests
@@ -71,7 +72,7 @@ def make_tools(config: RunConfig) -> Tools:
     return Tools(
         provider=provider(config.provider, config.nodes, say),
         distro=DISTROS[config.distro](
-            resolve=lambda version: resolve_upstream(version, sources, say), scripts=scripts, progress=say
+            DistroSetup(sources=sources, scripts=scripts, progress=say, own_images=config.own_images)
         ),
         store=Store(config.results),
         manifests=Manifests.load(config.project / "manifests"),

@@ -13,8 +13,8 @@ from lab import processes
 from lab.cli.shared import cache_folder
 from lab.host import Deadline
 from lab.model import WaitTimeout
-from lab.providers.contract import NodeSpec
 from lab.providers import folders
+from lab.providers.contract import NodeSpec
 from lab.providers.qemu.provider import QemuProvider
 from lab.store import Store
 from tests.guests import Lab, assert_nothing_left, guests_of, leftovers, wait_for

@@ -356,7 +356,7 @@ def test_a_lock_that_never_comes_free_is_an_error(tmp_path):
         ("etcd", "v1.36.3", "not of the form"),
         ("etcd", "3.6.16", "not of the form"),
         ("etcd", "v3.6.16\n", "not of the form"),
-        ("k3s", "v1.36.3", "unknown"),
+        ("rke2", "v1.36.3", "unknown"),
     ],
 )
 def test_bad_requests(kind, version, message):

@@ -19,8 +19,7 @@ from rich.console import Console
 from lab import artifacts
 from lab.cli import console, shared
 from lab.cli.main import app
-from lab.distros.registry import DISTROS
-from lab.distros.upstream.distro import Upstream
+from lab.distros.registry import DISTROS, make_upstream
 from lab.host import UNPACK, put_texts
 from lab.model import NodeError, ResultsError
 from lab.providers.qemu.provider import QemuProvider
@@ -185,7 +184,7 @@ def test_missing_qemu_is_found_before_the_image_is_built(bench, monkeypatch):
 
 @pytest.fixture
 def real_distro(bench, monkeypatch):
-    monkeypatch.setitem(DISTROS, "upstream", Upstream)
+    monkeypatch.setitem(DISTROS, "upstream", make_upstream)
     return bench
 
 

@@ -54,9 +54,13 @@ def test_all_stand_still_inside_and_run_afterwards(plane):
 
 
 def test_they_go_on_when_the_window_fails(plane):
-    with pytest.raises(RuntimeError), plane.frozen():
-        wait_states(plane, "T")
-        raise RuntimeError
+    def fail():
+        with plane.frozen():
+            wait_states(plane, "T")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     wait_states(plane, "SR")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import signal
+import time
 
 import pytest
 
@@ -149,6 +151,8 @@ def test_a_real_stage_from_the_kubelets_own_texts(bench):
 
     def node(command):
         uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
+        if command.argv[0] == "date":
+            return Reply(stdout=f"{time.time():.9f}\n")
         assert command.argv[:2] == ("python3", "/opt/lab/node-scripts/pod_cgroups.py")
         assert set(command.argv[2:]) == {f"{name}={uid}" for name, uid in uids.items() if name != "critical"}
         return Reply(stdout=raw["cgroups.jsonl"])
@@ -557,3 +561,35 @@ def test_binaries_that_are_missing_are_found_before_the_first_node_is_made(bench
     assert ended.error == "kubernetes v1.37.2 could not be had"
     assert bench.steps.names() == ["distro.files"] * 2
     assert not bench.results.exists()
+
+
+class TestLastingNode:
+    """A machine that stays: what was installed is taken off, then the provider looks whether that is true."""
+
+    @pytest.fixture
+    def lasting(self, bench):
+        bench.provider.site = dataclasses.replace(bench.provider.site, is_lasting=True)
+        return bench
+
+    def test_the_distribution_goes_before_the_node_is_given_back(self, lasting):
+        assert lasting.run().code == 0
+        assert lasting.steps.names()[-2:] == ["distro.uninstall", "provider.destroy"]
+
+    def test_a_removal_that_fails_does_not_keep_the_provider_from_looking(self, lasting):
+        lasting.steps.fail("distro.uninstall", NodeError("kubelet would not stop"))
+        ended = lasting.run()
+        assert lasting.steps.names()[-1] == "provider.destroy"
+        assert ended.code == 0, "the machine is as it was"
+        assert "kubelet would not stop" in ended.err
+
+    def test_both_reasons_are_named_when_something_stays(self, lasting):
+        lasting.steps.fail("distro.uninstall", NodeError("kubelet would not stop"))
+        lasting.provider.leave_behind()
+        ended = lasting.run(leaves=1)
+        assert ended.code == 6
+        assert "kubelet would not stop" in ended.error
+        assert "would not end" in ended.error
+
+    def test_a_node_that_goes_away_needs_no_removal(self, bench):
+        assert bench.run().code == 0
+        assert "distro.uninstall" not in bench.steps.names()

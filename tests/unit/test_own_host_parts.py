@@ -16,6 +16,7 @@ from lab.model import NodeError, ParseError, UsageError
 from lab.providers.own_host import lock, preflight
 from lab.providers.own_host.address import parse_target, resolve, shown
 from lab.providers.own_host.lock import Holder
+from lab.providers.own_host.provider import RUN_REMOVE
 from lab.ssh_keys import make_key_pair
 from tests.captures_helper import ROOT
 from tests.own_host import probe
@@ -228,6 +229,17 @@ class TestLockScripts:
         ]  # fmt: skip
         said = {process.communicate()[0].strip().splitlines()[-1] for process in tries}
         assert said == {(place / "node-lab.lock").read_text().strip()}
+
+
+@pytest.mark.parametrize(("installed", "says"), [(True, "the host's"), (False, "the controller's")])
+def test_the_removal_that_came_with_the_installation_goes_first(tmp_path, installed, says):
+    program = tmp_path / "upstream_remove.sh"
+    if installed:
+        program.write_text("echo \"the host's\"\n")
+    argv = ("sh", "-c", RUN_REMOVE, "sh", str(program))
+    done = LocalHost().run(Command(argv=argv, stdin="echo \"the controller's\"; exit 3\n", check=False))
+    assert done.stdout == f"{says}\n"
+    assert done.exit_status == (0 if installed else 3)
 
 
 class TestStaleness:

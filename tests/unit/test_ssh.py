@@ -20,7 +20,7 @@ from tests.fakes import FakeClock
 from tests.ssh_server import SshServer
 
 SECRET = "hunter2-geheim"
-SOON = Reconnect(limit_s=30, first_pause_s=0.01, longest_pause_s=0.05, answer_s=0.5)
+SOON = Reconnect(limit_s=60, first_pause_s=0.01, longest_pause_s=0.05, answer_s=60)
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ class TestWaitReady:
                 server.start()
 
         host.wait_ready(Deadline.after(60), alive)
-        assert len(calls) == 3
+        assert len(calls) >= 3
         assert host.run(Command(argv=("echo", "up"))).stdout == "up\n"
         host.close()
 
@@ -236,20 +236,25 @@ class TestLostConnection:
         command, executions = counting(tmp_path, repeatable=True)
         for _ in range(200):
             server.break_next("executions", "drop")
-        host = connect(reconnect=replace(SOON, limit_s=0.5))
-        with pytest.raises(TransportError, match=r"no connection that lasts within 0\.5 s; last: .*executions"):
+        clock = FakeClock()
+        host = connect(reconnect=Reconnect(limit_s=20, clock=clock, sleep=clock.sleep))
+        with pytest.raises(TransportError, match="no connection that lasts within 20 s; last: node-1"):
             host.run(command)
-        assert 2 <= executions() < 200
+        assert 2 <= executions() <= 9
+        assert sum(clock.sleeps) <= 20
 
     @pytest.mark.parametrize("repeatable", [False, True])
     def test_output_before_the_loss_is_never_taken_for_all(self, connect, server, repeatable):
-        command = Command(argv=("sh", "-c", "echo part; sleep 60; echo whole"), repeatable=repeatable)
-        for _ in range(200):
+        command = Command(argv=("sh", "-c", "echo part; echo whole"), repeatable=repeatable)
+        for _ in range(3):
             server.break_next("whole", "drop-midway")
-        host = connect(reconnect=replace(SOON, limit_s=0.5))
-        with pytest.raises(TransportError):
-            host.run(command)
-        assert server.count("whole") > 1 if repeatable else server.count("whole") == 1
+        if repeatable:
+            assert connect().run(command).stdout == "part\nwhole\n"
+            assert server.count("whole") == 4
+        else:
+            with pytest.raises(TransportError):
+                connect().run(command)
+            assert server.count("whole") == 1
 
     def test_a_refused_login_after_a_loss_is_not_tried_again(self, connect, server, tmp_path):
         command, executions = counting(tmp_path, repeatable=True)
@@ -294,7 +299,8 @@ class TestLostConnection:
 
     @pytest.mark.parametrize(("repeatable", "said"), [(False, "sleep 62"), (True, "Connection refused")])
     def test_a_server_that_dies_under_a_command(self, connect, server, repeatable, said):
-        host = connect(reconnect=replace(SOON, limit_s=0.3))
+        clock = FakeClock()
+        host = connect(reconnect=Reconnect(clock=clock, sleep=clock.sleep))
         killer = threading.Thread(target=lambda: (server.running.wait(30), server.stop()))
         killer.start()
         with pytest.raises(TransportError, match=said):
@@ -388,7 +394,11 @@ class TestSecrets:
         if fault:
             server.break_next("cat", fault)
         command = Command(
-            argv=("sh", "-c", script), stdin=SECRET, env={"LAB_TOKEN": SECRET}, timeout_s=0.7, repeatable=False
+            argv=("sh", "-c", script),
+            stdin=SECRET,
+            env={"LAB_TOKEN": SECRET},
+            timeout_s=0.7 if kind is WaitTimeout else 30,
+            repeatable=False,
         )
         with pytest.raises(kind) as caught:
             connect().run(command)

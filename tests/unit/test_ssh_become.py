@@ -12,7 +12,7 @@ from lab.model import NodeError, TransportError
 from lab.ssh import Reconnect, SshHost
 from tests.ssh_server import SshServer
 
-SOON = Reconnect(limit_s=30, first_pause_s=0.01, longest_pause_s=0.05, answer_s=0.5)
+SOON = Reconnect(limit_s=30, first_pause_s=0.01, longest_pause_s=0.05, answer_s=60)
 PASSWORD = "sudo: a password is required\n"
 
 

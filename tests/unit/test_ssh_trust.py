@@ -253,7 +253,8 @@ class TestRotation:
         assert keys == ["ssh_host_ed25519_key", "ssh_host_ed25519_key.pub"]
         assert (etc / "ssh_host_ed25519_key").stat().st_mode & 0o7777 == 0o600
         assert (etc / "ssh_host_ed25519_key.pub").stat().st_mode & 0o7777 == 0o644
-        assert not list((etc / "sshd_config.d").iterdir())
+        (named,) = (etc / "sshd_config.d").iterdir()
+        assert (named.name, named.read_text()) == ("00-lab-hostkey.conf", f"HostKey {etc}/ssh_host_ed25519_key\n")
 
     def test_the_private_half_never_leaves_the_node(self, server, host, etc, caplog):
         caplog.set_level("DEBUG")
@@ -296,8 +297,25 @@ class TestRotation:
         (etc / "custom").write_text("first")
         key = rotate_host_key(host, folder=str(etc))
         assert not (etc / "custom").exists()
-        assert (etc / "sshd_config.d" / "00-lab-hostkey.conf").read_text() == f"HostKey {etc}/ssh_host_ed25519_key\n"
         assert host.address.host_keys == (key,)
+
+    def test_an_sshd_that_spells_its_options_with_capitals(self, host, etc, tmp_path):
+        """As OpenSSH 10.6 does."""
+        (etc / "sshd_config").write_text(f"HostKey {etc}/custom\n")
+        (etc / "custom").write_text("first")
+        sshd = tmp_path / "bin" / "sshd"
+        sshd.write_text(sshd.read_text().replace("/hostkey /", "/HostKey /"))
+        rotate_host_key(host, folder=str(etc))
+        assert not (etc / "custom").exists()
+
+    def test_an_sshd_that_reads_no_other_file_keeps_its_keys(self, host, etc, tmp_path):
+        (etc / "sshd_config").write_text(f"HostKey {etc}/custom\n")
+        (etc / "custom").write_text("first")
+        sshd = tmp_path / "bin" / "sshd"
+        sshd.write_text(sshd.read_text().replace(f"{etc}/sshd_config.d/*.conf", ""))
+        with pytest.raises(CommandError, match="sshd does not use"):
+            rotate_host_key(host, folder=str(etc))
+        assert (etc / "custom").read_text() == "first"
 
     @pytest.mark.parametrize("fault", ["drop", "no-marker"])
     @pytest.mark.parametrize("word", ["prepare", "switch"])

@@ -1,4 +1,4 @@
-"""Measurements under a unit: the scripts run for real, with a small systemd in their PATH, and what measure makes of it."""
+"""Measurements under a unit: the scripts run for real, with a small systemd in PATH, and what measure makes of it."""
 
 from __future__ import annotations
 
@@ -153,5 +153,6 @@ def test_scripts_are_posix(tmp_path):
     for name, script in (("start", START), ("wait", WAIT)):
         path = tmp_path / f"{name}.sh"
         path.write_text("#!/bin/sh\n" + script)
-        done = subprocess.run(["shellcheck", "--exclude=SC2016", str(path)], capture_output=True, text=True, timeout=60, check=False)
+        argv = ["shellcheck", "--exclude=SC2016", str(path)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stdout

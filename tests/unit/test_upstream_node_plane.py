@@ -70,7 +70,7 @@ class TestTexts:
     def test_each_unit_is_in_the_slice_and_on_loopback(self, texts, unit):
         text = texts[f"/etc/systemd/system/{unit}.service"][0]
         assert "Slice=lab-control.slice\n" in text
-        assert "Restart=no\n" in text
+        assert "StartLimitBurst=3\n[Service]\n" in text
         [line] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
         assert line.startswith("/opt/lab/bin/")
         # Nothing in it that systemd would read as a specifier, a variable or a quote.
@@ -218,9 +218,9 @@ class TestCheckAlive:
         node_plane.on(host).check_alive()
 
     def test_one_that_ended_is_named_with_the_journal(self, host):
-        host.answer(self.argv("lab-etcd", "lab-apiserver"), Reply(stdout="active failed\nbind: address in use\n"))
-        with pytest.raises(NodeError, match=r"lab-etcd active, lab-apiserver failed; its last lines:\nbind: address"):
-            node_plane.on(host).check_alive(("lab-etcd", "lab-apiserver"))
+        host.answer(self.argv(*node_plane.UNITS), Reply(stdout="active failed active active\nbind: address in use\n"))
+        with pytest.raises(NodeError, match=r"lab-etcd active, lab-apiserver failed, .*last lines:\nbind: address"):
+            node_plane.on(host).check_alive()
 
     @pytest.mark.parametrize(("states", "ended"), [("active\nactive", False), ("active\nfailed", True)])
     def test_the_program(self, tmp_path, states, ended):
@@ -264,8 +264,9 @@ class Machine:
             "/configz": json.dumps({"kubeletconfig": {"cgroupDriver": "systemd"}}),
         }  # fmt: skip
         kubectl = {
-            "/readyz": "ok", "/version": json.dumps({"gitVersion": "v1.37.2"}), "/metrics": answers["/metrics"],
-        }  # fmt: skip
+            "/version": json.dumps({"gitVersion": "v1.37.2"}),
+            "/metrics": answers["/metrics"],
+        }
 
         def call(command):
             words = command.argv[4:]
@@ -283,6 +284,7 @@ class Machine:
         host.answer_when(lambda command: node_plane.ALIVE in command.argv, Reply(stdout="active active\n"))
         host.answer_when(lambda command: "systemctl daemon-reload" in " ".join(command.argv), Reply())
         host.answer_when(lambda command: node_plane.HOLD in command.argv, Reply())
+        host.answer_when(lambda command: node_plane.READY in command.argv, Reply())
 
 
 @pytest.fixture
@@ -396,10 +398,41 @@ class TestInstall:
 class TestStart:
     def test_a_gate_that_only_the_api_server_refuses_is_bad_input(self, host, clock):
         host.answer_when(lambda command: node_plane.START in command.argv, Reply())
-        ended = Reply(stdout="active failed\nError: unrecognized feature gate: A\n")
-        host.answer_when(lambda command: node_plane.ALIVE in command.argv, ended)
+        ended = Reply(status=1, stdout="refused\nactive failed\nError: unrecognized feature gate: A\n")
+        host.answer_when(lambda command: node_plane.READY in command.argv, ended)
         with pytest.raises(UsageError, match=r"v1\.37\.2 does not know a gate of: A=false"):
             node_plane.start(host, cell("A=false"), {}, Deadline.after(60, clock))
+
+    def test_an_api_server_that_never_gets_ready_shows_its_last_answer(self, host, clock):
+        host.answer_when(lambda command: node_plane.START in command.argv, Reply())
+        answer = Reply(status=1, stdout="[-]etcd failed\nactive active\nlast words\n")
+        host.answer_when(lambda command: node_plane.READY in command.argv, answer)
+        with pytest.raises(NodeError, match=r"(?s)lab-apiserver, last lines:\n\[-\]etcd failed.*last words"):
+            node_plane.start(host, cell(), {}, Deadline.after(60, clock))
+        [wait] = [command for command in host.commands if node_plane.READY in command.argv]
+        assert (wait.argv[4], wait.timeout_s > 60, wait.repeatable) == ("60", True, True)
+
+    @pytest.mark.parametrize(
+        ("answers", "state", "status"),
+        [(["ok"], "active", 0), (["no", "no", "ok"], "active", 0), (["no"], "failed", 1), (["no"], "active", 1)],
+    )
+    def test_the_program_that_waits(self, tmp_path, answers, state, status):
+        calls = tmp_path / "calls"
+        programs = {
+            "curl": f'echo x >> {calls}; set -- {" ".join(answers)}; n=$(wc -l < {calls}); '
+            '[ $n -gt $# ] && n=$#; shift $((n - 1)); printf %s "$1"',
+            "systemctl": f"echo {state}; exit 3",
+            "journalctl": "echo last words",
+            "sleep": "exit 0",
+        }
+        for name, script in programs.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / name).chmod(0o755)
+        argv = ("sh", "-c", node_plane.READY, "sh", "1", *node_plane.FIRST)
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        done = LocalHost().run(Command(argv=argv, env=env, check=False))
+        assert done.exit_status == status
+        assert done.stdout == ("" if status == 0 else f"no\n{state}\nlast words\n")
 
     def test_a_unit_that_does_not_start_shows_what_was_said(self, host, clock):
         failed = Reply(status=1, stderr="failed\nactive\netcd: no space left on device\n")

@@ -20,6 +20,7 @@ TOOL = """#!/bin/sh
 echo "$NAME $*" >> "$LOG"
 case "$NAME $*" in
     "systemctl is-active --quiet"*) exit 3;;
+    "systemctl stop "*" "*) echo "Failed to enqueue jobs: a unit is not loaded" >&2; exit 5;;
     "systemctl is-active"*) echo "${UNIT_STATE:-inactive}"; exit 3;;
     *-save*) [ -z "$CHAINS" ] || cat "$CHAINS";;
     "iptables-nft"*) [ -z "$CHAINS" ] || [ "${*#*-X}" = "$*" ] || : > "$CHAINS";;
@@ -107,7 +108,8 @@ def test_what_was_installed_goes_and_the_rest_is_as_before(root):
     assert {path.removeprefix(str(root.folder)) for path in set(before) ^ set(after)} <= {"/opt"}
     assert {path: text for path, text in after.items() if path in before} == before
     calls = root.calls()
-    assert calls.index("systemctl stop lab-measure-* lab-kubelet") < calls.index("systemctl daemon-reload")
+    for unit in ("lab-measure-*", "lab-kubelet", "lab-etcd", "lab-containerd", "kubepods.slice", "lab.slice"):
+        assert calls.index(f"systemctl stop {unit}") < calls.index("systemctl daemon-reload")
     assert "systemctl thaw lab-control.slice" in calls
 
 

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +145,8 @@ def start(
     plane = ControlPlane(folder=folder, api_port=ports["api"], kubectl=kubectl, components=started)
     launch("etcd", components.etcd(layout))
     launch("kube-apiserver", components.api_server(layout, cell))
-    wait_ready(kubectl, plane.check_alive, cell, deadline.sooner(240))
+    with gates_known(cell):
+        _wait_ready(plane, deadline.sooner(240))
     launch("kube-scheduler", components.scheduler(layout))
     launch("kube-controller-manager", components.manager(layout))
     time.sleep(0.2)
@@ -154,19 +155,22 @@ def start(
     return plane, kubelet_files(keys, addresses[0], ports["api"])
 
 
-def wait_ready(
-    kubectl: Kubectl, check_alive: Callable[[], None], cell: Cell, deadline: Deadline, *, between_s: float = 2.0
-) -> None:
-    """Wait for ``/readyz``, asking ``check_alive`` every ``between_s``; UsageError for a gate that is not known."""
+def _wait_ready(plane: ControlPlane, deadline: Deadline) -> None:
+    while True:
+        plane.check_alive()
+        try:
+            wait_for_api(plane.kubectl, deadline.sooner(2.0))
+            return
+        except NodeError:
+            if deadline.remaining_s() <= 0:
+                raise
+
+
+@contextmanager
+def gates_known(cell: Cell) -> Iterator[None]:
+    """Around the wait for an API server: UsageError when it ended because it does not know a gate."""
     try:
-        while True:
-            check_alive()
-            try:
-                wait_for_api(kubectl, deadline.sooner(between_s))
-                return
-            except NodeError:
-                if deadline.remaining_s() <= 0:
-                    raise
+        yield
     except NodeError as error:
         if "unrecognized feature gate" in str(error):
             gates = ", ".join(str(gate) for gate in cell.gates)

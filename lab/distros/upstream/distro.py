@@ -47,6 +47,8 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: lab-reader}]
 """
 
 COMPONENTS = ("apiserver", "kubelet")
+FACTS_S = 240.0
+"""Starting five large programs once, for their versions, takes a minute on a slow machine with a control plane."""
 
 DEPENDENT_GATES = {
     "PodLevelResources": (
@@ -207,7 +209,7 @@ class Upstream:
         runtime = of_site(node.site)
         argv = ("sh", f"{PROJECT_FOLDER}/node-scripts/node_facts.sh")
         facts = parse_node_facts(
-            node.host.run(Command(argv=argv, timeout_s=60, repeatable=True, env=runtime.environment)).stdout
+            node.host.run(Command(argv=argv, timeout_s=FACTS_S, repeatable=True, env=runtime.environment)).stdout
         )
         brought = [self.binaries(cell.version), *([self.runtime()] if runtime is BROUGHT else [])]
         metrics = {

@@ -18,7 +18,7 @@ from lab import interrupts
 from lab.artifacts import KUBERNETES_COMPONENTS, Binaries
 from lab.distros.contract import NODE_NAME
 from lab.distros.upstream import components, pki
-from lab.distros.upstream.control_plane import kubelet_files, wait_ready
+from lab.distros.upstream.control_plane import gates_known, kubelet_files
 from lab.distros.upstream.node import CREDENTIALS
 from lab.distros.upstream.runtime import BIN, DATA, STATE
 from lab.host import Command, Deadline, Host, put_texts
@@ -48,6 +48,7 @@ KEYS = ("ca.", "etcd", "apiserver", "sa.")
 
 JOURNAL_LINES = 12
 FREEZE_S = 60.0
+READY_S = 450.0
 
 START = f"""\
 set -e
@@ -73,6 +74,30 @@ case "$states" in *failed*|*inactive*|*unknown*|*deactivating*) ;; *) exit 0 ;; 
 exec journalctl $(printf " -u %s" "$@") -n {JOURNAL_LINES} -o cat --no-pager
 """
 """The units' states on one line; then, when one of them has ended, the last lines of all."""
+
+READY = f"""\
+seconds=$1
+shift
+now() {{
+    cut -d. -f1 /proc/uptime
+}}
+end=$(($(now) + seconds))
+while :; do
+    answer=$(curl --silent --show-error --max-time 20 --cacert {CREDENTIALS}/pki/ca.crt \
+        --cert {CREDENTIALS}/pki/apiserver-kubelet.crt --key {CREDENTIALS}/pki/apiserver-kubelet.key \
+        {LAYOUT.api_url}/readyz 2>&1)
+    [ "$answer" = ok ] && exit 0
+    states=$(systemctl is-active "$@")
+    case $states in *failed*|*inactive*|*unknown*|*deactivating*) break ;; esac
+    [ "$(now)" -ge "$end" ] && break
+    sleep 1
+done
+echo "$answer" | tail -c 500
+echo $states
+journalctl $(printf " -u %s" "$@") -n {JOURNAL_LINES} -o cat --no-pager
+exit 1
+"""
+"""Wait on the node itself for the API server: kubectl would take from a slow machine what the server needs."""
 
 HOLD = """\
 verb=$1 slice=$2 wanted=$3
@@ -136,12 +161,12 @@ class NodePlane:
                 f"{self.host.name}: the control plane would not {verb}: {(done.stdout + done.stderr).strip()[-500:]}"
             )
 
-    def check_alive(self, units: tuple[str, ...] = UNITS) -> None:
+    def check_alive(self) -> None:
         """NodeError with states and the journal's end when a unit has ended."""
-        argv = ("sh", "-c", ALIVE, "sh", *units)
+        argv = ("sh", "-c", ALIVE, "sh", *UNITS)
         states, _, journal = self.host.run(Command(argv=argv, repeatable=True)).stdout.partition("\n")
         if journal or not states:
-            shown = ", ".join(f"{unit} {state}" for unit, state in zip(units, states.split(), strict=False))
+            shown = ", ".join(f"{unit} {state}" for unit, state in zip(UNITS, states.split(), strict=False))
             raise NodeError(f"the control plane on {self.host.name}: {shown}; its last lines:\n{journal.strip()}")
 
 
@@ -161,15 +186,21 @@ def programs(binaries: Binaries) -> tuple[dict[str, Path], dict[str, str]]:
 
 
 def unit(description: str, argv: list[str]) -> str:
-    """A systemd service in the slice. No argument holds what systemd would read otherwise (spaces, quotes, % or $)."""
+    """A systemd service in the slice. No argument holds what systemd would read otherwise (spaces, quotes, % or $).
+
+    A component has deadlines of its own for its start, which a slow machine can miss: it may try three times.
+    """
     return f"""\
 [Unit]
 Description={description}
+StartLimitIntervalSec=900
+StartLimitBurst=3
 [Service]
 Type=exec
 Slice={SLICE}
 ExecStart={" ".join(argv)}
-Restart=no
+Restart=on-failure
+RestartSec=1
 OOMScoreAdjust=-999
 LimitNOFILE=1048576
 """
@@ -211,7 +242,8 @@ def start(host: Host, cell: Cell, links: Mapping[str, str], deadline: Deadline) 
     plane = on(host)
     put_texts(host, texts(keys, cell))
     _start_units(host, FIRST, links, deadline)
-    wait_ready(plane.kubectl, lambda: plane.check_alive(FIRST), cell, deadline.sooner(300), between_s=10.0)
+    with gates_known(cell):
+        _wait_ready(host, deadline.sooner(READY_S).remaining_s())
     _start_units(host, THEN, {}, deadline)
     return plane, kubelet_files(keys, "127.0.0.1", PORTS["api"])
 
@@ -220,6 +252,17 @@ def _start_units(host: Host, units: tuple[str, ...], links: Mapping[str, str], d
     words = [word for link in sorted(links.items()) for word in link]
     argv = ("sh", "-c", START, "sh", " ".join(units), *words)
     host.run(Command(argv=argv, timeout_s=min(120.0, max(1.0, deadline.remaining_s())), repeatable=True))
+
+
+def _wait_ready(host: Host, seconds: float) -> None:
+    """NodeError with the last answer, the units' states and the journal's end when there is no ``/readyz`` in time."""
+    argv = ("sh", "-c", READY, "sh", str(int(seconds)), *FIRST)
+    done = host.run(Command(argv=argv, timeout_s=seconds + 60, repeatable=True, check=False))
+    if done.exit_status != 0:
+        raise NodeError(
+            f"the API server on {host.name} does not say that it is ready; last answer, states of "
+            f"{' and '.join(FIRST)}, last lines:\n{(done.stdout + done.stderr).strip()}"
+        )
 
 
 def attach(host: Host) -> NodePlane:

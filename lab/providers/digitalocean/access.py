@@ -100,8 +100,6 @@ def wait_cloud_init(host: SshHost, deadline: Deadline) -> None:
     ``cloud-init status`` ends with 0, 1 (failed) or 2 (done, with errors that it got over).
     """
     argv = ("cloud-init", "status", "--wait", "--long")
-    done = host.run(
-        Command(argv=argv, timeout_s=max(1.0, deadline.remaining_s()), check=False, repeatable=True)
-    )
+    done = host.run(Command(argv=argv, timeout_s=max(1.0, deadline.remaining_s()), check=False, repeatable=True))
     if done.exit_status not in (0, 2):
         raise CommandError(f"{host.name}: cloud-init failed: {(done.stdout + done.stderr).strip()[-600:]}")

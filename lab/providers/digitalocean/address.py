@@ -19,7 +19,8 @@ def public_address(url: str | None = None) -> str:
         try:
             answer = requests.get(service, timeout=TIMEOUT_S)
             answer.raise_for_status()
-            return str(ipaddress.IPv4Address(answer.text.strip()))
+            # Not .text: without a charset in the header it guesses one, and takes a text this short for UTF-16.
+            return str(ipaddress.IPv4Address(answer.content.decode("ascii").strip()))
         except (requests.RequestException, ValueError) as error:
             reasons.append(f"{service}: {type(error).__name__}")
     raise NodeError(

@@ -21,7 +21,7 @@ from lab.providers.digitalocean.names import CloudName
 GONE_S = 300.0
 """How long a droplet may take to go; one with an action pending ignores deletes until that has ended."""
 
-POLL_S = 3.0
+POLL_S = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,9 +114,7 @@ def droplets_of(api: Api, name: CloudName) -> set[int]:
 def keys_of(api: Api, name: CloudName) -> set[int]:
     """Keys of exactly this name, with the tag as comment."""
     listed = api.keys()
-    return {
-        key.id for key in listed if names.parse(key.name) == name and key.public_key.split()[2:3] == [name.tag]
-    }
+    return {key.id for key in listed if names.parse(key.name) == name and key.public_key.split()[2:3] == [name.tag]}
 
 
 def firewalls_of(api: Api, name: CloudName) -> set[str]:

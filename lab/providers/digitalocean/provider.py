@@ -135,10 +135,8 @@ class DigitalOceanProvider:
     def _make(self, place: folders.NodeFolder, known: Holdings, unsure: list[str], deadline: Deadline) -> Node:
         folder, name, options = place.folder, known.name, self._options
         port = options.ssh_port or 22
-        host_private, host_public = make_key_pair(name.tag)
-        private, public = make_key_pair(name.tag)
-        SECRETS.add(host_private)
-        SECRETS.add(private)
+        host_private, host_public = _secret_pair(name)
+        private, public = _secret_pair(name)
         identity = folder / "id_ed25519"
         identity.touch(mode=0o600)
         identity.write_text(private)
@@ -317,14 +315,24 @@ class DigitalOceanProvider:
         place = {place.id: place for place in folders.read(self._cache, self.name)}.get(node_id)
         noted = None if place is None else inventory.read_note(place.folder)
         if noted is not None:
-            self._remove(noted)
+            self._remove(noted, settle_s=self._settle_s(noted))
         listed = [mine for name, mine in inventory.read(self._api).items() if name.node_id == node_id]
         for mine in listed:
-            self._remove(mine)
+            self._remove(mine, settle_s=0.0 if noted is not None else self._settle_s(mine))
         if place is not None:
             folders.remove(place)
         elif not listed:
             raise UsageError(f"no node {node_id!r} in the account (see `lab nodes`)")
+
+    def _settle_s(self, known: Holdings) -> float:
+        """How long to watch the lists before the tag goes, without which a droplet that shows up late is lost.
+
+        Who ordered it may have died a moment ago, before the id was written down.
+        """
+        if known.droplets:
+            return 0.0
+        self._progress(f"{known.name.node_id}: no droplet is listed; looking for one for {SETTLE_S:g} s")
+        return SETTLE_S
 
     def collect_garbage(self, *, dry_run: bool) -> list[str]:
         """See :class:`lab.providers.contract.Provider`: ours by name and tag, with an expiry in the past."""
@@ -371,6 +379,13 @@ class DigitalOceanProvider:
         for place in folders.read(self._cache, self.name):
             if not dry_run and place.id not in in_account and not place.owner.is_alive():
                 folders.remove(place)
+
+
+def _secret_pair(name: CloudName) -> tuple[str, str]:
+    """A key pair whose comment is the node's tag; the private half is masked from now on."""
+    private, public = make_key_pair(name.tag)
+    SECRETS.add(private)
+    return private, public
 
 
 def _utc(name: CloudName) -> str:

@@ -78,7 +78,7 @@ class Findings:
         if self.memory_kib is None:
             raise ValueError("the memory is not known")
         mib = -(-self.memory_kib // 1024)
-        step = max(1, 1 << (mib.bit_length() - 4))
+        step = 1 << max(0, mib.bit_length() - 4)
         return -(-mib // step) * step
 
 
