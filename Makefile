@@ -61,7 +61,7 @@ $(STAMP): pyproject.toml | packages
 	@touch $(STAMP)
 
 run: setup ## measure VERSIONS on local guests, then write RESULTS/summary.md
-	$(BIN)/lab run --versions $(VERSIONS) --results $(RESULTS) $(RUN_FLAGS)
+	$(BIN)/lab run --provider qemu --versions $(VERSIONS) --results $(RESULTS) $(RUN_FLAGS)
 
 test: setup ## gates, unit, contract and integration tests, one guest when ARTIFACTS are there
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)

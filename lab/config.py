@@ -25,13 +25,15 @@ def token_of(environ: Mapping[str, str]) -> str:
 class NodeOptions:
     """What kind of node is wanted; each provider reads the fields that concern it.
 
-    ``host`` is ``user@addr[:port]``; ``allow_from`` an address or network that may reach a droplet's SSH port (None:
-    this machine's own public address). ``vcpus`` and ``memory_mib`` are for local guests.
+    ``host`` is ``user@addr[:port]``, ``known_hosts`` the file with its keys (None: where ssh(1) looks); ``allow_from``
+    an address or network that may reach a droplet's SSH port (None: this machine's own public address). ``vcpus`` and
+    ``memory_mib`` are for local guests.
     """
 
     ssh_port: int | None = None
     host: str | None = None
     identity: Path | None = None
+    known_hosts: Path | None = None
     accept_kubernetes: bool = False
     size: str = "s-2vcpu-4gb"
     region: str = "fra1"

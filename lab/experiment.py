@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from lab import __version__, claim_history, claims, clock, interrupts, judging, 
 from lab.claim_history import ClaimFile
 from lab.config import RunConfig
 from lab.distros.contract import Cluster, Distro
-from lab.distros.reuse import SharedNode
+from lab.distros.reuse import SharedNode, give_back
 from lab.host import Deadline
 from lab.manifests import Manifests
 from lab.model import (
@@ -40,6 +41,7 @@ from lab.model import (
 )
 from lab.phases import Phases
 from lab.providers.contract import Node, NodeSpec, Provider
+from lab.secrets import SECRETS
 from lab.stages import registry
 from lab.stages.context import StageContext
 from lab.stages.contract import Stage
@@ -129,7 +131,11 @@ def run(config: RunConfig, tools: Tools) -> list[CellResult]:
                 continue
             _run_cell(config, tools, cell, stages, run_id, journal, result)
     except Interrupted as error:
-        results[-1].problem = results[-1].problem or error
+        for result in results[-1:]:
+            result.problem = result.problem or error
+            if isinstance(result.problem, LeftBehind):
+                # What costs money outweighs that somebody wanted to stop.
+                raise result.problem from error
         raise
     finally:
         try:
@@ -143,8 +149,9 @@ def run(config: RunConfig, tools: Tools) -> list[CellResult]:
 def _close(shared: SharedNode, tools: Tools, journal: RunJournal, results: Sequence[CellResult]) -> None:
     """Remove the one node of the run; when that does not work, the last cell's problem is LeftBehind."""
     try:
-        with interrupts.waiting("removing the node of all versions"):
-            shared.close()
+        interrupts.surely("removing the node of all versions", shared.close)
+    except Interrupted:
+        raise
     except (LabError, OSError) as error:
         tools.progress(f"left behind: {error}")
         last = results[-1]
@@ -218,8 +225,9 @@ def _run_cell(
         # Nothing may stand between here and the removal that could raise.
         try:
             if node is not None:
-                with interrupts.waiting(f"removing node {node.id}"), phases.track("removal"):
-                    _release(config, tools, node, journal, result)
+                with phases.track("removal"):
+                    release = partial(_release, config, tools, node, journal, result)
+                    interrupts.surely(f"removing node {node.id}", release)
         finally:
             result.phases = phases.seconds()
 
@@ -271,34 +279,15 @@ def _release(config: RunConfig, tools: Tools, node: Node, journal: RunJournal, r
             tools.provider.keep(node, tools.clock() + plan.KEEP_S)
             result.kept = node.id
         else:
-            _remove(tools, node)
+            give_back(tools.provider, tools.distro, node, tools.progress)
     except (LabError, OSError) as error:
-        named = str(error) if node.id in str(error) else f"node {node.id}: {error}"
-        text = f"{named}; `lab gc` removes it once this process has ended"
+        text = str(error) if node.id in str(error) else f"node {node.id}: {error}"
         tools.progress(f"left behind: {text}")
         before = f"\nbefore that: {result.problem}" if result.problem is not None else ""
         result.problem = LeftBehind(f"{text}{before}")
         _note(journal, result, "left-behind", node=node.id, text=text)
         return
     _note(journal, result, "kept" if result.kept else "destroyed", node=node.id)
-
-
-def _remove(tools: Tools, node: Node) -> None:
-    """Take off a lasting node what was installed, then give it back. LabError when something stays.
-
-    The provider has the last word: it compares the machine with what it was, whatever the removal said of itself.
-    """
-    unsure: LabError | None = None
-    if node.site.is_lasting:
-        try:
-            tools.distro.uninstall(node)
-        except LabError as error:
-            tools.progress(f"{node.id}: the removal did not end well: {error}")
-            unsure = error
-    try:
-        tools.provider.destroy(node)
-    except LabError as error:
-        raise LeftBehind(f"{error}\n{unsure}" if unsure else str(error)) from error
 
 
 def _attempt(
@@ -376,7 +365,7 @@ def _collect(
         problem = error if isinstance(error, LabError) else NodeError(f"{type(error).__name__}: {error}")
         tools.progress(f"{name}: stage {stage.name} failed: {problem}")
         result.failed_stages.append(stage.name)
-        writer.save(judging.PROBLEM, f"{problem}\n")
+        writer.save(judging.PROBLEM, SECRETS.mask(f"{problem}\n"))
         return problem
     return None
 

@@ -22,9 +22,9 @@ def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
     """Give the block's signals to ``handler``; one that is ignored (nohup, a job in the background) stays ignored."""
     found = {number: signal.getsignal(number) for number in SIGNALS}
     before = {number: old for number, old in found.items() if old not in (signal.SIG_IGN, None)}
-    for number in before:
-        signal.signal(number, handler)
     try:
+        for number in before:
+            signal.signal(number, handler)
         yield
     finally:
         for number, old in before.items():
@@ -69,3 +69,20 @@ def waiting(what: str) -> Iterator[None]:
         yield
     if seen:
         raise Interrupted(f"stopped by {signal.Signals(seen[0]).name}")
+
+
+def surely(what: str, action: Callable[[], None]) -> None:
+    """Run ``action`` to its end while signals wait, also when one comes in the moment before they do.
+
+    Interrupted afterwards when there was one; what ``action`` raises passes through.
+    """
+    begun, stopped = False, None
+    while not begun:
+        try:
+            with waiting(what):
+                begun = True
+                action()
+        except Interrupted as error:
+            stopped = error
+    if stopped is not None:
+        raise stopped

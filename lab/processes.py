@@ -106,9 +106,7 @@ def end_marked(folder: Path, *, grace_s: float = 2.0) -> list[Identity]:
         deadline = Deadline.after(seconds)
         living = marked(folder)
         for process in living:
-            send(process, number)
-            # One that was stopped for a measurement would not see the signal.
-            send(process, signal.SIGCONT)
+            _send(process, number)
         while living and deadline.remaining_s() > 0:
             for process in living:
                 _reap(process.pid)
@@ -120,8 +118,7 @@ def end_marked(folder: Path, *, grace_s: float = 2.0) -> list[Identity]:
     return marked(folder)
 
 
-def send(process: Identity, number: int) -> None:
-    """Send a signal to this very process; nothing happens when it has ended."""
+def _send(process: Identity, number: int) -> None:
     if process.is_alive():
         try:
             os.kill(process.pid, number)

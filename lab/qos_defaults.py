@@ -189,19 +189,19 @@ def _block_at_create(pod: PodResources) -> Requirements | None:
 
 def _with_huge_page_limits(block: Requirements, pod: PodResources) -> Requirements:
     """``defaultHugePagePodLimits`` up to 1.36, ``defaultHugePagePodLevelLimits`` since 1.37."""
-    together = {
+    huge_pages = {
         name: amount
-        for name, amount in _together(pod, _limits).items()
+        for name, amount in together(pod, _limits).items()
         if name.startswith(HUGE_PAGES) and name not in block.requests
     }
-    return replace(block, limits={**together, **block.limits})
+    return replace(block, limits={**huge_pages, **block.limits})
 
 
 def _with_requests(block: Requirements, pod: PodResources) -> Requirements:
     """``defaultPodRequests``, since 1.37 ``defaultPodLevelRequests``: what the containers request, else the limit."""
     supported = {name: amount for name, amount in block.limits.items() if is_pod_level_resource(name)}
-    together = {name: amount for name, amount in _together(pod, _requests).items() if name in COMPUTE}
-    return replace(block, requests={**supported, **together, **block.requests})
+    requested = {name: amount for name, amount in together(pod, _requests).items() if name in COMPUTE}
+    return replace(block, requests={**supported, **requested, **block.requests})
 
 
 def _with_limits(block: Requirements, pod: PodResources) -> Requirements:
@@ -209,12 +209,12 @@ def _with_limits(block: Requirements, pod: PodResources) -> Requirements:
 
     The source asks ephemeral containers as well; no pod has any when it is created.
     """
-    together = _together(pod, _limits)
+    limited = together(pod, _limits)
     added = {
-        name: max(request, together[name])
+        name: max(request, limited[name])
         for name, request in block.requests.items()
         if is_pod_level_resource(name)
-        and name in together
+        and name in limited
         and name not in block.limits
         and all(name in own.limits for own in pod.every_container)
     }
@@ -229,7 +229,7 @@ def _limits(own: Requirements) -> Amounts:
     return own.limits
 
 
-def _together(pod: PodResources, pick: Callable[[Requirements], Amounts]) -> dict[str, Fraction]:
+def together(pod: PodResources, pick: Callable[[Requirements], Amounts]) -> dict[str, Fraction]:
     """Requests or limits of all containers together.
 
     ``aggregateContainerResourcesByFn``, ``k8s.io/component-helpers/resource/helpers.go`` (1.37; ``AggregateContainer…``

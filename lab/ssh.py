@@ -54,9 +54,9 @@ PREPARE = (
     'if [ "${sum%% *}" = "$3" ]; then chmod "$2" "$1"; echo same; exit; fi; fi; mkdir -p "$(dirname "$1")"; echo other'
 )
 INSTALL = (
-    'set -e; part="$2.part"; if [ -e "$1" ]; then if [ "$1" != "$part" ]; then part="$2.$$.part"; '
-    'trap \'rm -f "$part"\' EXIT; cp "$1" "$part"; fi; '
-    'sum=$(sha256sum < "$part"); if [ "${sum%% *}" != "$4" ]; then rm -f "$part"; echo "${sum%% *}"; exit; fi; '
+    'set -e; if [ -e "$1" ]; then part=$1; '
+    'if [ "$5" = copy ]; then part="$2.$$.part"; trap \'rm -f "$part"\' EXIT; cp "$1" "$part"; fi; '
+    'sum=$(sha256sum < "$part"); if [ "${sum%% *}" != "$4" ]; then echo "${sum%% *}"; exit; fi; '
     'chmod "$3" "$part"; mv -fT "$part" "$2" || true; fi; sum=$(sha256sum < "$2"); echo "${sum%% *}"'
 )
 WRITE = (
@@ -291,43 +291,49 @@ class SshHost:
         )
 
     def put(self, source: Path, target: str, *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
-        """See :class:`lab.host.Host`. Sent to a temporary name, hashed there, then moved into place.
+        """See :class:`lab.host.Host`. Sent to a new private folder, hashed there, then moved into place.
 
-        A lost connection is survived at any point. With sudo the file first arrives in a private folder of the login
-        user, and is copied, hashed and moved by root.
+        A lost connection is survived at any point. With sudo the folder is the login user's, and root copies the file
+        out of it before it is hashed.
         """
         with source.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         permissions = f"{mode:o}"
         if self._script(PREPARE, target, permissions, digest, timeout_s=timeout_s) == "same":
             return
-        with self._arrival(target) as arrival:
+        with self._arrivals(target) as folder:
+            tries = 0
 
             def once(channel: paramiko.Channel, deadline: Deadline) -> None:
-                _send(channel, deadline, self.name, source, arrival)
+                # Each try has a file of its own: what a lost connection still held may be written late.
+                nonlocal tries
+                tries += 1
+                _send(channel, deadline, self.name, source, f"{folder}/{tries}")
 
             self._surviving(f"sending {source.name}", timeout_s, True, once)
-            arrived = self._script(INSTALL, arrival, target, permissions, digest, timeout_s=timeout_s)
+            words = (f"{folder}/{tries}", target, permissions, digest, "copy" if self._become else "move")
+            arrived = self._script(INSTALL, *words, timeout_s=timeout_s)
         if arrived != digest:
             raise NodeError(f"{self.name}: {source.name} arrived as {arrived}, sent as {digest}")
 
     @contextlib.contextmanager
-    def _arrival(self, target: str) -> Iterator[str]:
-        """Where SFTP writes what becomes ``target``: beside it; with sudo in a new folder of the login user alone."""
-        if not self._become:
-            yield f"{target}.part"
-            return
-        folder = f"/var/tmp/lab-put-{secrets.token_hex(16)}"
-        make = ("sh", "-c", 'mkdir -m 700 "$1" 2>/dev/null || [ -O "$1" ]', "sh", folder)
+    def _arrivals(self, target: str) -> Iterator[str]:
+        """A new folder for SFTP: beside ``target``, or with sudo where any user may have one. Removed at the end."""
+        name = f"lab-put-{secrets.token_hex(16)}"
+        folder = f"/var/tmp/{name}" if self._become else posixpath.join(posixpath.dirname(target), f".{name}")
+        make = ("sh", "-c", 'mkdir -m 700 "$1" || [ -O "$1" ]', "sh", folder)
         remove = Command(argv=("rm", "-rf", folder), repeatable=True)
         self._run(Command(argv=make, repeatable=True), become=False)
         try:
-            yield posixpath.join(folder, posixpath.basename(target))
-        except TransportError:
+            yield folder
+        except (TransportError, HostKeyMismatch):
             log.warning("%s: %s stays, there is no connection", self.name, folder)
             raise
         except BaseException:
-            self._run(replace(remove, check=False), become=False)
+            try:
+                self._run(remove, become=False)
+            except NodeError as error:
+                log.warning("%s: %s stays: %s", self.name, folder, error)
             raise
         self._run(remove, become=False)
 
@@ -361,7 +367,12 @@ def _send(channel: paramiko.Channel, deadline: Deadline, node: str, source: Path
                 remote.set_pipelined(True)
                 while chunk := file.read(CHUNK // 2):
                     remote.write(chunk)
+                # paramiko neither waits for the last writes nor reports a connection that is lost when it closes a
+                # file; an answer to this question comes after all of them.
+                arrived, sent = remote.stat().st_size, file.tell()
     except (FileNotFoundError, PermissionError) as error:
         raise NodeError(f"{node}: cannot write {target}: {error.strerror}") from error
     except (paramiko.SSHException, OSError, EOFError) as error:
         raise TransportError(f"{what}: {error}") from error
+    if arrived != sent:
+        raise NodeError(f"{node}: cannot write {target}: {arrived} of {sent} bytes are there; is its disk full?")

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.model import JSON, Cell, Environment, ResultsError, Stamp, UsageError
+from lab.secrets import SECRETS
 
 # History of the format: 1, the first.
 FORMAT = 1
@@ -220,7 +221,7 @@ class RunJournal:
     def event(self, kind: str, /, **facts: Any) -> None:
         """Appends ``{"time", "kind", **facts}`` and returns when the disk has it; threads may share a journal."""
         path = self.folder / "journal.jsonl"
-        line = json_text(dict(**facts, time=self._clock(), kind=kind), indent=None)
+        line = SECRETS.mask(json_text(dict(**facts, time=self._clock(), kind=kind), indent=None))
         with self._lock, _storing(path), path.open("a+b") as file:
             # A crash can leave a line without its end; the next one must not be glued to it.
             file.seek(max(file.tell() - 1, 0))
@@ -231,7 +232,7 @@ class RunJournal:
 
     def finish(self, record: JSON) -> None:
         """Writes run.json, whole."""
-        write_whole(self.folder / "run.json", json_text(record))
+        write_whole(self.folder / "run.json", SECRETS.mask(json_text(record)))
 
 
 def write_whole(path: Path, text: str, *, kept: Path | None = None) -> None:

@@ -58,6 +58,7 @@ class OwnHost(FakeHost):
         self.lock_text = None
         self.prints = [print_of(*entries) for entries in prints]
         self.removals = 0
+        self.k3s_removals = 0
         self.remove_says = Reply()
         self.is_reachable = True
         self.becomes = []
@@ -67,6 +68,7 @@ class OwnHost(FakeHost):
         self.answer(booted, Reply(stdout="degraded\n", status=1))
         self.answer(("python3", "-I", "-B", "-"), self._print)
         self.answer(("rm", "-rf", "--one-file-system", "--", "/opt/lab"), Reply())
+        self.answer_when(lambda command: command.argv[-1].endswith("k3s_remove.sh"), self._remove_k3s)
         self.answer_when(lambda command: command.argv[-1].endswith("upstream_remove.sh"), self._remove)
 
     def connect(self, timeout_s=20.0):
@@ -100,6 +102,12 @@ class OwnHost(FakeHost):
     def _print(self, command):
         assert command.stdin == (ROOT / "node-scripts/fingerprint.py").read_text()
         return Reply(stdout=self.prints.pop(0) if len(self.prints) > 1 else self.prints[0])
+
+    def _remove_k3s(self, command):
+        assert command.stdin == (ROOT / "node-scripts/k3s_remove.sh").read_text()
+        self.k3s_removals += 1
+        assert self.k3s_removals == self.removals + 1, "upstream's removal takes away the record that this one goes by"
+        return Reply(stdout="nothing installed\n")
 
     def _remove(self, command):
         assert command.stdin == (ROOT / "node-scripts/upstream_remove.sh").read_text()

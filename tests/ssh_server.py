@@ -14,6 +14,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import paramiko
@@ -66,10 +67,12 @@ class SshServer:
         self.authorized = client_public.split()[1]
         self.executed: list[str] = []
         self.opened: list[str] = []
+        self.on_open: Callable[[], None] = lambda: None
         self.connections = 0
         self.running = threading.Event()
         self.released = threading.Event()
         self.corrupt_uploads = False
+        self.disk_is_full = False
         self.users = {"root"}
         self.lets_in = True
         self.environment: dict[str, str] = {}
@@ -275,20 +278,26 @@ class _Files(paramiko.SFTPServerInterface):
 
     def open(self, path: str, flags: int, attr: paramiko.SFTPAttributes) -> paramiko.SFTPHandle | int:
         self.owner.opened.append(path)
+        self.owner.on_open()
         try:
-            return _Upload(os.open(path, flags, 0o600), flags, corrupt=self.owner.corrupt_uploads)
+            return _Upload(os.open(path, flags, 0o600), flags, self.owner)
         except OSError as error:
             return paramiko.SFTPServer.convert_errno(error.errno or 0)
 
 
 class _Upload(paramiko.SFTPHandle):
-    def __init__(self, descriptor: int, flags: int, *, corrupt: bool) -> None:
+    def __init__(self, descriptor: int, flags: int, owner: SshServer) -> None:
         super().__init__(flags)
         self._descriptor = descriptor
-        self._corrupt = corrupt
+        self._owner = owner
+
+    def stat(self) -> paramiko.SFTPAttributes:
+        return paramiko.SFTPAttributes.from_stat(os.fstat(self._descriptor))
 
     def write(self, offset: int, data: bytes) -> int:
-        content = bytes([data[0] ^ 1]) + data[1:] if self._corrupt else data
+        if self._owner.disk_is_full:
+            return paramiko.SFTP_FAILURE
+        content = bytes([data[0] ^ 1]) + data[1:] if self._owner.corrupt_uploads else data
         os.pwrite(self._descriptor, content, offset)
         return paramiko.SFTP_OK
 

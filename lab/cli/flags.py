@@ -21,6 +21,7 @@ from lab.cli import shared
 from lab.config import NodeOptions, RunConfig, make_cells, token_of
 from lab.distros.registry import DISTROS
 from lab.model import UsageError
+from lab.providers import folders
 from lab.providers.registry import PROVIDERS
 from lab.stages import registry
 
@@ -64,8 +65,12 @@ class Flags:
     identity: Annotated[
         Path | None, typer.Option("--identity", help="Private key for --host (default: agent, usual files).")
     ] = None
+    known_hosts: Annotated[
+        Path | None, typer.Option("--known-hosts", help="File with the host key of --host (default: where ssh looks).")
+    ] = None
     accept_kubernetes: Annotated[
-        bool, typer.Option("--accept-kubernetes", help="Use --host although Kubernetes seems to run there.")
+        bool,
+        typer.Option("--accept-kubernetes", help="Use --host although signs of Kubernetes are there (no folders)."),
     ] = False
     size: Annotated[str, typer.Option("--size", help="Droplet size.")] = DEFAULTS.size
     region: Annotated[str, typer.Option("--region", help="Region of the droplet.")] = DEFAULTS.region
@@ -227,21 +232,28 @@ def _provider(flags: Flags) -> str:
         return "ssh"
     if flags.provider == "ssh" and flags.node is None:
         raise UsageError("--provider ssh needs the machine: --host user@addr")
+    if flags.provider is None and flags.node is not None:
+        return folders.find(shared.cache_folder(), flags.node).provider
     return flags.provider or ("digitalocean" if token_of(os.environ) else "qemu")
 
 
 def _node_options(flags: Flags, provider: str) -> NodeOptions:
-    if provider != "ssh" and (flags.identity is not None or flags.accept_kubernetes):
-        raise UsageError("--identity and --accept-kubernetes belong to --host")
+    if provider != "ssh" and (flags.identity is not None or flags.known_hosts is not None or flags.accept_kubernetes):
+        raise UsageError("--identity, --known-hosts and --accept-kubernetes belong to --host")
     if flags.allow_from is not None:
         try:
-            ipaddress.ip_network(flags.allow_from)
+            network = ipaddress.IPv4Network(flags.allow_from)
         except ValueError as error:
-            raise UsageError(f"--allow-from {flags.allow_from}: not an address: {error}") from error
+            raise UsageError(
+                f"--allow-from {flags.allow_from}: give an IPv4 address or network, as droplets are reached: {error}"
+            ) from error
+        if network.prefixlen == 0:
+            raise UsageError(f"--allow-from {flags.allow_from}: that is everybody; give your own address or network")
     return NodeOptions(
         ssh_port=flags.ssh_port,
         host=flags.host,
         identity=flags.identity,
+        known_hosts=flags.known_hosts,
         accept_kubernetes=flags.accept_kubernetes,
         size=flags.size,
         region=flags.region,

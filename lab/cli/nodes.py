@@ -9,22 +9,42 @@ import typer
 
 from lab.cli import console, shared
 from lab.host import Command
-from lab.model import EXIT_OK, LabError, LeftBehind, NodeError, UsageError, heaviest_code
+from lab.model import EXIT_OK, LabError, NodeError, UsageError, heaviest_code
 from lab.providers import folders
 from lab.providers.contract import NodeRecord, Provider
+from lab.secrets import SECRETS
 from lab.ssh import SshHost
+
+KUBELET_UNITS = ("lab-kubelet", "k3s")
+"""Units whose journal holds a kubelet's log, by distribution; a node has one of them."""
 
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Id as `lab nodes` shows it.")]
 
 
-def _listed() -> list[tuple[Provider, NodeRecord]]:
-    """Every node of every provider that can be asked. A cloud's own list is the truth about what is there."""
-    return [(provider, record) for provider in shared.usable_providers() for record in provider.records()]
+def _listed() -> tuple[list[tuple[Provider, NodeRecord]], list[int]]:
+    """Every node of every provider that can be asked, and an exit code for each that could not.
+
+    A cloud's own list is the truth about what is there.
+    """
+    found, codes = [], [EXIT_OK]
+    for provider in shared.usable_providers():
+        try:
+            found += [(provider, record) for record in provider.records()]
+        except LabError as error:
+            codes.append(console.fail(error))
+    return found, codes
+
+
+def _leave(codes: list[int]) -> None:
+    code = heaviest_code(codes)
+    if code != EXIT_OK:
+        raise typer.Exit(code)
 
 
 def nodes(as_json: shared.JsonOption = False) -> None:
     """List nodes, local ones and those in the cloud, and what becomes of them."""
-    records = [record for _, record in _listed()]
+    found, codes = _listed()
+    records = [record for _, record in found]
     if as_json:
         console.print_json(
             [
@@ -39,13 +59,17 @@ def nodes(as_json: shared.JsonOption = False) -> None:
                 for record in records
             ]
         )
-        return
-    rows = [[record.id, record.provider, record.state] for record in records]
-    console.print_table("Nodes", ["node", "provider", "state"], rows)
+    else:
+        rows = [[record.id, record.provider, record.state] for record in records]
+        console.print_table("Nodes", ["node", "provider", "state"], rows)
+    _leave(codes)
 
 
 def _reachable(node: str) -> tuple[folders.NodeFolder, SshHost]:
-    """The folder that this machine keeps of a node, and its host; UsageError when it has none."""
+    """The folder that this machine keeps of a node, and its host; UsageError when it has none.
+
+    Only the machine that made a droplet has its key; elsewhere it can be listed and removed, no more.
+    """
     place = folders.find(shared.cache_folder(), node)
     try:
         host, _ = folders.read_node(place)
@@ -66,7 +90,8 @@ def ssh(
     identity = [] if address.identity is None else ["-i", str(address.identity), "-o", "IdentitiesOnly=yes"]
     argv = [
         "ssh", *identity, "-p", str(address.port), "-o", f"UserKnownHostsFile={known}",
-        "-o", "StrictHostKeyChecking=yes", f"{address.user}@{address.host}", *(command or []),
+        "-o", "GlobalKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=yes", "-o", "VerifyHostKeyDNS=no",
+        "-o", "UpdateHostKeys=no", "-o", "ControlPath=none", f"{address.user}@{address.host}", *(command or []),
     ]  # fmt: skip
     try:
         os.execvp("ssh", argv)
@@ -76,15 +101,15 @@ def ssh(
 
 def logs(
     node: NodeArgument,
-    unit: Annotated[str, typer.Option("--unit", help="systemd unit on the node.")] = "lab-kubelet",
+    unit: Annotated[str | None, typer.Option("--unit", help="systemd unit (default: the kubelet's).")] = None,
     lines: Annotated[int, typer.Option("--lines", help="How many lines from the end.")] = 200,
 ) -> None:
     """Print the end of a unit's journal on a node (the kubelet's by default)."""
-    place = folders.adopt(folders.find(shared.cache_folder(), node))
-    host, _ = folders.read_node(place)
-    argv = ("journalctl", "-u", unit, "-n", str(lines), "--no-pager", "-o", "short-precise")
+    _, host = _reachable(node)
+    units = [word for name in ((unit,) if unit else KUBELET_UNITS) for word in ("-u", name)]
+    argv = ("journalctl", *units, "-n", str(lines), "--no-pager", "-o", "short-precise")
     try:
-        typer.echo(host.run(Command(argv=argv, timeout_s=60)).stdout, nl=False)
+        typer.echo(SECRETS.mask(host.run(Command(argv=argv, timeout_s=60)).stdout), nl=False)
     finally:
         host.close()
 
@@ -96,21 +121,20 @@ def down(
     """Remove nodes: droplets with their firewalls and keys, guests with their disks and control planes."""
     if everything == bool(node):
         raise UsageError("name nodes, or give --all")
-    listed = {record.id: (provider, record) for provider, record in _listed()}
+    found, codes = _listed()
+    listed = {record.id: (provider, record) for provider, record in found}
     chosen = node or [name for name, (_, record) in listed.items() if not record.in_use]
     for name in chosen:
         # All names first: a mistyped one must not be found when others are gone already.
         if name not in listed:
             raise UsageError(f"no node {name!r}; there are: {', '.join(listed) or 'none'} (see `lab nodes`)")
-    stayed = []
     for name in dict.fromkeys(chosen):
         try:
             listed[name][0].down(name)
             console.progress(f"removed {name}")
-        except LeftBehind as error:
-            stayed.append(str(error))
-    if stayed:
-        raise LeftBehind("\n".join(stayed))
+        except LabError as error:
+            codes.append(console.fail(error))
+    _leave(codes)
 
 
 def gc(
@@ -136,6 +160,4 @@ def gc(
             console.progress(f"{word} {name}")
         if not removed and codes == [EXIT_OK]:
             console.progress("nothing is left over")
-    code = heaviest_code(codes)
-    if code != EXIT_OK:
-        raise typer.Exit(code)
+    _leave(codes)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-from lab import fingerprint
+from lab import fingerprint, interrupts
 from lab.distros.contract import Distro
 from lab.fingerprint import Fingerprint
 from lab.host import Clock, Command, Deadline, Host, Sleep
-from lab.model import NodeError, ParseError, UsageError
+from lab.model import LabError, LeftBehind, NodeError, ParseError, UsageError
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Provider
 
 PROBE = "fingerprint.py"
@@ -59,6 +59,24 @@ def measure(host: Host, scripts: Mapping[str, str]) -> Fingerprint:
         raise UsageError(f"the project's node-scripts hold no {PROBE}; take the folder of this version of the lab")
     command = Command(argv=("python3", "-I", "-B", "-"), stdin=scripts[PROBE], timeout_s=PROBE_S, repeatable=True)
     return fingerprint.parse(host.run(command).stdout)
+
+
+def give_back(provider: Provider, distro: Distro, node: Node, progress: Callable[[str], None]) -> None:
+    """Take off a lasting node what was installed, then destroy it or hand it back. LeftBehind when something stays.
+
+    The provider has the last word: it compares the machine with what it was, whatever the removal said of itself.
+    """
+    unsure: LabError | None = None
+    if node.site.is_lasting:
+        try:
+            distro.uninstall(node)
+        except LabError as error:
+            progress(f"{node.id}: the removal did not end well: {error}")
+            unsure = error
+    try:
+        provider.destroy(node)
+    except LabError as error:
+        raise LeftBehind(f"{error}\n{unsure}" if unsure else str(error)) from error
 
 
 class SharedNode:
@@ -120,7 +138,7 @@ class SharedNode:
         try:
             return CleanSlate.take(node, self._scripts)
         except BaseException:
-            self._provider.destroy(node)
+            interrupts.surely(f"removing node {node.id}", lambda: self._provider.destroy(node))
             raise
 
     def attach(self, node_id: str) -> Node:
@@ -139,9 +157,7 @@ class SharedNode:
         """Destroy the node, if one was made. LeftBehind as :meth:`lab.providers.contract.Provider.destroy`."""
         if self._slate is not None:
             node, self._slate = self._slate.node, None
-            if node.site.is_lasting:
-                self._distro.uninstall(node)
-            self._provider.destroy(node)
+            give_back(self._provider, self._distro, node, self._progress)
 
     def records(self) -> list[NodeRecord]:
         """See :class:`lab.providers.contract.Provider`."""

@@ -81,7 +81,7 @@ def adopt(entry: NodeFolder) -> NodeFolder:
         owner = _read(entry.folder).owner
         if owner.is_alive() and owner != processes.myself():
             raise UsageError(f"node {entry.id} is in use by process {owner.pid}")
-        mine = replace(entry, owner=processes.myself())
+        mine = replace(_read(entry.folder), owner=processes.myself())
         _write_owner(entry.folder, mine)
     return mine
 
@@ -173,7 +173,10 @@ def remove(entry: NodeFolder) -> None:
     stubborn = processes.end_marked(entry.folder)
     if stubborn:
         pids = ", ".join(str(process.pid) for process in stubborn)
-        raise LeftBehind(f"node {entry.id}: processes {pids} would not end; folder {entry.folder} is still there")
+        raise LeftBehind(
+            f"node {entry.id}: processes {pids} would not end; folder {entry.folder} is still there; "
+            "`lab gc` tries again once this process has ended"
+        )
     shutil.rmtree(entry.folder, ignore_errors=True)
     if entry.folder.exists():
         raise LeftBehind(f"node {entry.id}: folder {entry.folder} could not be deleted")

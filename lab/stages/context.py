@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import time
@@ -13,7 +14,7 @@ from lab.distros.contract import NODE_NAME, PROJECT_FOLDER, Cluster
 from lab.host import Command, Completed, Deadline, Host, wait_until
 from lab.kubectl import Kubectl, as_object, pod_state
 from lab.manifests import Manifests
-from lab.model import NodeError, WaitTimeout
+from lab.model import LabError, NodeError, WaitTimeout
 from lab.phases import Phases
 
 log = logging.getLogger(__name__)
@@ -114,21 +115,28 @@ class StageContext:
         self.host.run(
             Command(argv=("sh", "-c", START, "sh", place, unit, program, *words), timeout_s=60, repeatable=True)
         )
-        self.sleep(quiet_s)
+        stop = Command(argv=("systemctl", "stop", f"{unit}.service"), repeatable=True, check=False)
         problem = ""
         try:
+            self.sleep(quiet_s)
             argv = ("sh", "-c", WAIT, "sh", place, unit)
             status = self.host.run(Command(argv=argv, timeout_s=timeout_s - quiet_s, repeatable=True)).stdout.strip()
             if status != "0":
                 problem = f"{name} ended with {status}"
         except WaitTimeout as error:
             problem = f"{name}: {error}"
-            self.host.run(Command(argv=("systemctl", "stop", f"{unit}.service"), repeatable=True, check=False))
+            self.host.run(stop)
+        except BaseException:
+            # The node may live on, and whatever is measured there next must not run beside this.
+            with contextlib.suppress(LabError):
+                self.host.run(stop)
+            raise
         text = self.host.run(Command(argv=("cat", place), timeout_s=60, repeatable=True, check=False)).stdout
         errors = self.host.run(Command(argv=("cat", f"{place}.stderr"), repeatable=True, check=False)).stdout
         self.save(save_as, text)
         if errors.strip():
             self.save(f"{save_as}.stderr", errors)
+        if errors.strip() and problem:
             problem = f"{problem}: {errors.strip()[-400:]}"
         return text, problem
 

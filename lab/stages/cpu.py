@@ -228,7 +228,6 @@ def params(options: Mapping[str, Any]) -> dict[str, Any]:
         "interval_s": 1,
         "tries": TRIES,
         "neighbour_between_windows": "stopped",
-        "control_plane_in_windows": "stopped",
     }
 
 
@@ -242,7 +241,7 @@ def budget_s(options: Mapping[str, Any]) -> float:
 STAGE = Stage(
     name="cpu",
     title="CPU beside a busy neighbour",
-    version=2,
+    version=1,
     judge_version=3,
     cases=(NEIGHBOUR, CONTROL, EMPTY, "critical", "namespace"),
     scripts=("labnode.py", "cpu_window.py", "pod_signal.py", "oci_image.py", "node_facts.sh"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,16 +27,19 @@ LINK_LOST_S = 60.0
 
 @dataclass
 class Machine:
-    """A machine of the user's: reached through ``link``, known in ``home``/.ssh/known_hosts."""
+    """A machine of the user's: reached through ``link``, its key in ``known_hosts``."""
 
-    home: Path
+    known_hosts: Path
     link: Link
     identity: Path
     root: SshHost
 
     @property
     def words(self) -> tuple[str, ...]:
-        return ("--host", f"debian@127.0.0.1:{self.link.port}", "--identity", str(self.identity))
+        return (
+            "--host", f"debian@127.0.0.1:{self.link.port}", "--identity", str(self.identity),
+            "--known-hosts", str(self.known_hosts),
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -60,10 +62,9 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     try:
         root.wait_ready(Deadline.after(500))
         root.run(Command(argv=("cloud-init", "status", "--wait"), timeout_s=300, check=False, repeatable=True))
-        home = tmp_path / "home"
-        (home / ".ssh").mkdir(parents=True, mode=0o700)
-        (home / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{link.port} {host_public}")
-        yield Machine(home=home, link=link, identity=identity, root=root)
+        known_hosts = tmp_path / "known_hosts"
+        known_hosts.write_text(f"[127.0.0.1]:{link.port} {host_public}")
+        yield Machine(known_hosts=known_hosts, link=link, identity=identity, root=root)
     finally:
         root.close()
         link.stop()
@@ -75,7 +76,7 @@ def test_a_lost_link_costs_no_sample_and_the_host_is_as_it_was(
 ) -> None:
     lab = Lab(results=tmp_path / "results", artifacts=artifacts_folder(tmp_path / "artifacts", artifacts))
     words = lab.run_words("v1.36.3", *machine.words, "--stages", "class,cpu", "--json")
-    child = lab.start(*words, env={"HOME": str(machine.home), "LAB_CACHE": os.environ.get("LAB_CACHE", "")})
+    child = lab.start(*words)
     assert child.stdout is not None
     said = []
     for line in child.stdout:
@@ -85,11 +86,12 @@ def test_a_lost_link_costs_no_sample_and_the_host_is_as_it_was(
             machine.link.cut_for(LINK_LOST_S)
             break
     said += child.stdout.readlines()
+    child.stdout.close()
     code = child.wait(timeout=1500)
     text = "".join(said)
+    assert code in (0, 3), text
     cell = json.loads(text[text.rindex("\n[\n") :])[0]
     assert cell["problem"] is None, text
-    assert code in (0, 3), text
     outcomes = {verdict["claim"]: verdict["outcome"] for verdict in cell["verdicts"]}
     assert outcomes["class-empty-block"] == "HELD"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
+import re
 import threading
 import traceback
 from dataclasses import replace
@@ -426,12 +427,28 @@ class TestPut:
         with pytest.raises(NodeError, match=r"binary arrived as [0-9a-f]{64}, sent as [0-9a-f]{64}"):
             connect().put(source, str(target))
         assert target.read_bytes() == b"old"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["binary", "server", "target"]
 
-    def test_a_folder_in_the_place_of_the_temporary_file(self, connect, source, tmp_path):
-        (tmp_path / "target.part").mkdir()
-        with pytest.raises(NodeError):
+    def test_a_folder_in_the_place_of_the_target(self, connect, server, source, tmp_path):
+        (tmp_path / "target").mkdir()
+        with pytest.raises(NodeError, match="directory"):
             connect().put(source, str(tmp_path / "target"))
-        assert not (tmp_path / "target").exists()
+        assert list((tmp_path / "target").iterdir()) == []
+        assert server.opened == []
+
+    def test_a_folder_that_takes_the_place_of_the_target_under_the_transfer(self, connect, server, source, tmp_path):
+        target = tmp_path / "target"
+        server.on_open = target.mkdir
+        with pytest.raises(NodeError, match=r"mv: .*target"):
+            connect().put(source, str(target))
+        assert list(target.iterdir()) == []
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["binary", "server", "target"]
+
+    def test_a_full_disk_is_named_and_nothing_is_left(self, connect, server, source, tmp_path):
+        server.disk_is_full = True
+        with pytest.raises(NodeError, match="0 of 11000 bytes are there; is its disk full"):
+            connect().put(source, str(tmp_path / "target"))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["binary", "server"]
 
     def test_a_transfer_that_takes_too_long_leaves_the_target_alone(self, connect, source, tmp_path):
         target = tmp_path / "target"
@@ -445,4 +462,5 @@ class TestPut:
     def test_no_second_transfer_on_a_new_connection(self, connect, server, source, tmp_path):
         connect().put(source, str(tmp_path / "target"))
         connect().put(source, str(tmp_path / "target"))
-        assert server.opened == [str(tmp_path / "target.part")]
+        (arrival,) = server.opened
+        assert re.fullmatch(rf"{tmp_path}/\.lab-put-[0-9a-f]{{32}}/1", arrival)

@@ -125,7 +125,7 @@ class TestFiles:
         assert target.read_bytes() == source.read_bytes()
         assert target.stat().st_mode & 0o7777 == 0o755
         (arrival,) = server.opened
-        assert Path(arrival).match("/var/tmp/lab-put-*/binary")
+        assert Path(arrival).match("/var/tmp/lab-put-*/1")
         own = [line for line in server.executed if not line.startswith("sudo -n -- ")]
         assert len(own) == 2
         assert all(str(Path(arrival).parent) in line and str(target) not in line for line in own)

@@ -149,8 +149,7 @@ class NodePlane:
 
     def thaw(self) -> None:
         """Let the slice run; harmless when it does. A signal waits until that is done."""
-        with interrupts.waiting(f"letting the control plane of {self.host.name} go on"):
-            self.hold("thaw")
+        interrupts.surely(f"letting the control plane of {self.host.name} go on", lambda: self.hold("thaw"))
 
     def hold(self, verb: str) -> None:
         """``freeze`` or ``thaw`` the slice; NodeError with its state when the kernel does not confirm it."""

@@ -23,6 +23,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from lab.secrets import SECRETS
+
 VALIDITY = timedelta(hours=24)
 BACKDATED = timedelta(minutes=5)
 """A guest's clock may run behind the controller's; certificates are valid from a little earlier."""
@@ -229,11 +231,11 @@ class ControlPlanePki:
         }
         for holder, (name, *groups) in clients.items():
             pairs[holder] = cluster.issue(common_name=name, organizations=groups, now=now, client=True)
+        service_account = _service_account_keys()
+        for secret in (*(pair.key_pem for pair in pairs.values()), service_account.private_pem):
+            SECRETS.add(secret)
         return cls(
-            ca_pem=cluster.cert_pem,
-            etcd_ca_pem=store.cert_pem,
-            pairs=pairs,
-            service_account=_service_account_keys(),
+            ca_pem=cluster.cert_pem, etcd_ca_pem=store.cert_pem, pairs=pairs, service_account=service_account
         )
 
     def files(self) -> dict[str, str]:

@@ -84,13 +84,18 @@ def _answers(address: str) -> bool:
     A forwarder in between may accept before it knows whether anybody is behind it, and close at once.
     """
     try:
-        with socket.create_connection((address, PROBE_PORT), timeout=PROBE_S) as connection:
-            connection.settimeout(PROBE_S)
-            connection.recv(1)
-    except TimeoutError:
-        return True
+        connection = socket.create_connection((address, PROBE_PORT), timeout=PROBE_S)
     except OSError:
+        # Refused, unreachable, or (as by most firewalls) dropped, so that the time was over: closed all the same.
         return False
+    with connection:
+        connection.settimeout(PROBE_S)
+        try:
+            connection.recv(1)
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
     return False
 
 

@@ -23,7 +23,8 @@ from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 from lab.providers.digitalocean import inventory, names
 from lab.providers.digitalocean.access import Access
 from lab.providers.digitalocean.account import Catalogue
-from lab.providers.digitalocean.api import Api, ApiAmbiguous, ApiRefused, ApiUnavailable
+from lab.providers.digitalocean.api import Api, ApiAmbiguous, ApiNotFound, ApiRefused, ApiUnavailable
+from lab.providers.digitalocean.client import END_POINT
 from lab.providers.digitalocean.inventory import Holdings, Remover
 from lab.providers.digitalocean.names import CloudName
 from lab.providers.digitalocean.user_data import cloud_config
@@ -37,7 +38,6 @@ SETTLE_S = 45.0
 POLL_S = 3.0
 _Id = TypeVar("_Id", int, str)
 
-END_POINT = "https://api.digitalocean.com/v2/"
 
 
 class _NeverListed(NodeError):
@@ -113,9 +113,13 @@ class DigitalOceanProvider:
         try:
             return self._make(place, known, unsure, deadline)
         except BaseException as error:
-            with interrupts.waiting(f"removing {known.shown()}"):
-                self._clean_up(known, unsure, error)
+            failed = error
+
+            def clean_up() -> None:
+                self._clean_up(known, unsure, failed)
                 folders.remove(place)
+
+            interrupts.surely(f"removing {known.shown()}", clean_up)
             raise
 
     def _clean_up(self, known: Holdings, unsure: list[str], error: BaseException) -> None:
@@ -124,7 +128,7 @@ class DigitalOceanProvider:
         if refused and known.is_empty():
             return
         # An interrupted request may have arrived: what it made shows up in the lists a little later.
-        lost = bool(unsure) and not refused and not isinstance(error, _NeverListed | UsageError)
+        lost = bool(unsure) and unsure != ["tag"] and not refused and not isinstance(error, _NeverListed | UsageError)
         if lost:
             self._progress(f"whether the {unsure[0]} was made is not known; looking for it for {SETTLE_S:g} s")
         try:
@@ -228,8 +232,16 @@ class DigitalOceanProvider:
     def _wait_active(self, droplet: int, deadline: Deadline) -> str:
         """The droplet's public address. NodeError when it is not the machine that was ordered."""
 
+        listed = Deadline.after(SETTLE_S, self._clock)
+
         def probe() -> tuple[str | None, str]:
-            found = self._api.droplet(droplet)
+            try:
+                found = self._api.droplet(droplet)
+            except ApiNotFound:
+                # It was accepted a moment ago; an answer may lag as lists do.
+                if listed.remaining_s() > 0:
+                    return None, "not there yet"
+                raise
             if found.status != "active" or found.public_ip is None:
                 return None, f"status {found.status}, address {found.public_ip}"
             made = (found.size, found.region, found.image)

@@ -88,12 +88,14 @@ def resolve(options: NodeOptions, known_hosts: Sequence[Path] | None = None) -> 
     identity = None if options.identity is None else _readable(options.identity)
     user = target.user or _account().pw_name
     files = known_hosts_files() if known_hosts is None else known_hosts
+    if options.known_hosts is not None:
+        files = (_readable(options.known_hosts),)
     keys = known_host_keys(target.host, port, files)
     return Address(host=target.host, port=port, user=user, host_keys=keys, identity=identity)
 
 
 def _readable(path: Path) -> Path:
-    """The key file under a name that holds from any working directory; UsageError when it cannot be read."""
+    """A file of the user's under a name that holds from any working directory; UsageError when it cannot be read."""
     try:
         place = path.expanduser().resolve()
         with place.open("rb"):

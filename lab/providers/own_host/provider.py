@@ -39,8 +39,9 @@ DAY_S = 86400.0
 MACHINE_ID = Path("/etc/machine-id")
 
 PROBE = "fingerprint.py"
-REMOVE = "upstream_remove.sh"
-REMOVE_THERE = f"{PROJECT_FOLDER}/node-scripts/{REMOVE}"
+REMOVES = ("k3s_remove.sh", "upstream_remove.sh")
+"""Each does nothing on a host where its distribution is not; the last one takes the project's folder away."""
+
 # The program that came with what is installed; before it was laid down, the controller's own.
 RUN_REMOVE = 'if [ -f "$1" ]; then exec sh "$1"; fi; exec sh -s'
 
@@ -111,14 +112,18 @@ class OwnHostProvider:
             self._take(place, host, spec)
             return self._prepare(place, host, deadline)
         except BaseException as error:
-            with interrupts.waiting(f"letting go of {shown(address)}"):
+            failed = error
+
+            def let_go() -> None:
                 try:
                     self._let_go(place, host)
                 except NodeError as problem:
                     raise LeftBehind(
-                        f"{error}\nbesides, the lock {lock.PLACE} may still be on {shown(address)} ({problem}); "
+                        f"{failed}\nbesides, the lock {lock.PLACE} may still be on {shown(address)} ({problem}); "
                         f"`lab down {place.id}` removes it"
-                    ) from error
+                    ) from failed
+
+            interrupts.surely(f"letting go of {shown(address)}", let_go)
             raise
 
     def _host(self, address: Address, node_id: str) -> SshHost:
@@ -128,7 +133,7 @@ class OwnHostProvider:
         """The programs that give the host back, by file name; UsageError when one cannot be read."""
         folder = self._programs or project.find(Path.cwd()) / "node-scripts"
         try:
-            return {name: (folder / name).read_text(encoding="utf-8") for name in (PROBE, REMOVE)}
+            return {name: (folder / name).read_text(encoding="utf-8") for name in (PROBE, *REMOVES)}
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read the programs for nodes in {folder}: {error}") from error
 
@@ -147,7 +152,9 @@ class OwnHostProvider:
         stale = lock.take(host, mine)
         if stale is not None:
             self._progress(f"{place.id}: node {stale.node_id} of {stale.controller} was never given back; cleaning up")
-            self._remove_distribution(place, host)
+            said = self._remove_distribution(place, host)
+            if said:
+                raise NodeError(f"{place.id}: what node {stale.node_id} installed would not go: {'; '.join(said)}")
 
     def _prepare(self, place: NodeFolder, host: SshHost, deadline: Deadline) -> Node:
         """Look the host over, take the first fingerprint, write down its facts."""
@@ -299,19 +306,21 @@ class OwnHostProvider:
             raise LeftBehind(f"node {place.id} is forgotten; on {where} {len(left)} differences stay:{_listed(left)}")
 
     def _remove_distribution(self, place: NodeFolder, host: SshHost) -> list[str]:
-        """Run the distribution's own removal; what it complains of. It can be repeated, and may find nothing."""
-        command = Command(
-            argv=("sh", "-c", RUN_REMOVE, "sh", REMOVE_THERE),
-            stdin=(place.folder / REMOVE).read_text(encoding="utf-8"),
-            timeout_s=REMOVE_S,
-            check=False,
-            repeatable=True,
-        )
-        done = host.run(command)
-        if done.exit_status == 0:
-            return []
-        said = (done.stdout + done.stderr).split("\n")
-        return [f"{REMOVE}: {line}" for line in said if line.strip()] or [f"{REMOVE}: exit {done.exit_status}"]
+        """Run the removal of every distribution; what they complain of. They can be repeated, and may find nothing."""
+        complaints = []
+        for name in REMOVES:
+            command = Command(
+                argv=("sh", "-c", RUN_REMOVE, "sh", f"{PROJECT_FOLDER}/node-scripts/{name}"),
+                stdin=(place.folder / name).read_text(encoding="utf-8"),
+                timeout_s=REMOVE_S,
+                check=False,
+                repeatable=True,
+            )
+            done = host.run(command)
+            if done.exit_status != 0:
+                said = [line for line in (done.stdout + done.stderr).split("\n") if line.strip()]
+                complaints += [f"{name}: {line}" for line in said or [f"exit {done.exit_status}"]]
+        return complaints
 
     def _differences(self, place: NodeFolder, host: SshHost) -> tuple[str, ...]:
         """What is not as it was before, once nothing ends by itself any more."""

@@ -52,8 +52,7 @@ class QemuProvider:
         try:
             return self._boot(place, disk_image, spec, deadline)
         except BaseException:
-            with interrupts.waiting(f"removing node {place.id}"):
-                folders.remove(place)
+            interrupts.surely(f"removing node {place.id}", lambda: folders.remove(place))
             raise
 
     def _boot(self, place: folders.NodeFolder, disk_image: image.Image, spec: NodeSpec, deadline: Deadline) -> Node:

@@ -1,0 +1,13 @@
+"""The campaigns on the DigitalOcean account in memory in full: crashes of the lab, and accounts full of strangers."""
+
+from __future__ import annotations
+
+from tests.cloud_crashes import collect_in_many_accounts, run_schedules
+
+
+def test_a_thousand_crash_schedules(tmp_path, monkeypatch):
+    print(run_schedules(tmp_path, monkeypatch, 1000))
+
+
+def test_ten_thousand_accounts(tmp_path):
+    print(collect_in_many_accounts(tmp_path, 10_000))
