@@ -17,6 +17,7 @@ from lab.providers.contract import Node, NodeSpec
 from lab.providers.qemu.provider import QemuProvider
 from lab.providers.registry import PROVIDERS
 from tests.fakes import FakeHost, FakeProvider, Reply
+from tests.guests import ROOT
 
 
 def _fake(folder: Path) -> FakeProvider:
@@ -32,8 +33,16 @@ def _make(kind: str, folder: Path) -> Any:
     return _fake(folder) if kind == "fake" else QemuProvider(cache_folder(), lambda text: None)
 
 
+ELSEWHERE = {
+    "digitalocean": ("tests/unit/test_digitalocean_provider.py", "tests/e2e/test_droplet.py"),
+    "ssh": ("tests/unit/test_own_host.py", "tests/e2e/test_own_host.py"),
+}
+"""Providers whose nodes need an account or a host of somebody's: their whole life is shown there, on a guest as well."""
+
+
 def test_every_registered_provider_is_under_contract() -> None:
-    assert set(PROVIDERS) == {"qemu"}, "a new provider belongs into this contract"
+    assert set(PROVIDERS) == {"qemu", *ELSEWHERE}, "a new provider belongs into this contract, or says where its life is"
+    assert [name for files in ELSEWHERE.values() for name in files if not (ROOT / name).is_file()] == []
 
 
 @pytest.fixture(params=["fake", pytest.param("qemu", marks=pytest.mark.guest)])

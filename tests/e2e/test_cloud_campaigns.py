@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.cloud_crashes import collect_in_many_accounts, run_schedules
+import pytest
+
+from tests.cloud_crashes import IS_CAMPAIGN, collect_in_many_accounts, run_schedules
+
+pytestmark = pytest.mark.skipif(
+    not IS_CAMPAIGN, reason="minutes to an hour: LAB_CAMPAIGN=1 runs it; a share of it is part of every `make test`"
+)
 
 
 def test_a_thousand_crash_schedules(tmp_path, monkeypatch):

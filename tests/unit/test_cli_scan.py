@@ -37,7 +37,7 @@ def test_a_directory_in_json(folder, capsys):
 
 def test_container_level_blocks_are_no_finding(folder, capsys):
     assert run(folder / "ok.yaml") == 0
-    assert capsys.readouterr().out == "1 object read, 0 affected\n"
+    assert capsys.readouterr() == ("1 object read, 0 affected\n", "")
 
 
 def test_what_cannot_be_read_is_2_and_the_rest_is_printed(folder, capsys):
@@ -139,6 +139,35 @@ def test_a_spec_that_cannot_be_judged_is_a_problem(tmp_path, capsys):
 def test_bad_usage(argv, said, capsys):
     assert run(*argv) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_missing_file_does_not_hide_the_others(folder, capsys):
+    assert run(folder / "pod.yaml", "nope.yaml", "--json") == 2
+
+    data = json.loads(capsys.readouterr().out)
+    assert [finding["name"] for finding in data["findings"]] == ["emp"]
+    assert data["problems"] == [{"file": "nope.yaml", "line": None, "text": "there is no such file or directory"}]
+
+
+def test_a_failing_chart_does_not_hide_the_files(folder, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+
+    assert run(folder / "pod.yaml", "--helm", "chart", "--json") == 2
+    data = json.loads(capsys.readouterr().out)
+    assert [finding["name"] for finding in data["findings"]] == ["emp"]
+    assert [problem["file"] for problem in data["problems"]] == ["helm:chart"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("x.yaml", "hello world\n"), ("x.yaml", "- a\n"), ("x.toml", "a = 1\n"), ("x.txt", "kind: Pod\n")]
+)
+def test_nothing_to_read_is_told(name, text, tmp_path, capsys):
+    (tmp_path / name).write_text(text)
+
+    assert run(tmp_path / name if name != "x.txt" else tmp_path) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "0 objects read, 0 affected\n"
+    assert "nothing was found to read" in captured.err
 
 
 def test_helm_must_be_there(monkeypatch, capsys, tmp_path):
