@@ -89,16 +89,6 @@ def check_claims(claims: ClaimFile, *, quick: bool) -> None:
         )
 
 
-def check_cost(config: RunConfig, hourly_price: Decimal) -> None:
-    """UsageError when not even the first node fits into --max-cost."""
-    first = plan.dollars(plan.cell_seconds(config), hourly_price)
-    if config.max_cost is not None and first > config.max_cost:
-        raise UsageError(
-            f"--max-cost {config.max_cost}: one node is expected to cost ${first} "
-            f"(${hourly_price} an hour); nothing was started"
-        )
-
-
 def run(config: RunConfig, tools: Tools) -> list[CellResult]:
     """All cells, one after the other. Interrupted passes through, after clean-up; everything else is in the results."""
     check_claims(tools.claims, quick=config.quick)
@@ -108,7 +98,7 @@ def run(config: RunConfig, tools: Tools) -> list[CellResult]:
         shared = SharedNode(tools.provider, tools.distro, tools.scripts, tools.progress, cells=len(config.cells))
         tools = replace(tools, provider=shared)
     tools.provider.check(plan.node_count(config))
-    check_cost(config, tools.provider.hourly_price())
+    plan.check_cost(config, tools.provider.hourly_price())
     stages = registry.select(config.stages)
     for cell in config.cells:
         for claim in tools.claims.claims:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import ROUND_UP, Decimal
 
 from lab.config import RunConfig
-from lab.model import JSON, Stamp
+from lab.model import JSON, Stamp, UsageError
 from lab.stages import registry
 
 BOOT_BUDGET_S = 45.0
@@ -77,6 +77,16 @@ def expiry_s(config: RunConfig, now_s: float) -> float:
     """Unix time from which a node may be taken for a leftover: well after all that could be done with it."""
     kept = 0.0 if config.keep == "never" else KEEP_S
     return now_s + LIFE_MARGIN_S + LIFE_FACTOR * cell_seconds(config) + kept
+
+
+def check_cost(config: RunConfig, hourly_price: Decimal) -> None:
+    """UsageError when not even the first node fits into --max-cost."""
+    first = dollars(cell_seconds(config), hourly_price)
+    if config.max_cost is not None and first > config.max_cost:
+        raise UsageError(
+            f"--max-cost {config.max_cost}: one node is expected to cost ${first} "
+            f"(${hourly_price} an hour); nothing was started"
+        )
 
 
 def as_json(config: RunConfig, planned: list[PlannedStage], hourly_price: Decimal) -> JSON:

@@ -24,7 +24,7 @@ from lab.model import EXIT_INTERRUPTED, LabError, NodeError, ParseError, UsageEr
 from lab.scan import documents, output
 from lab.scan.findings import Finding, findings_of
 from lab.scan.records import Item, Problem, ReadError
-from lab.scan.runner import embedded_configurations, runner_findings
+from lab.scan.runner import RUNNERS, embedded_configurations, runner_findings
 from lab.scan.templates import MAX_CHARACTERS, template_findings
 from lab.scan.versions import minor_of_cluster
 from lab.scan.workloads import TooManyNodes
@@ -34,6 +34,7 @@ KUBECTL = "kubectl"
 
 STDIN = "-"
 HELM_TIMEOUT_S = 300
+_MISSING = "there is no such file or directory"
 _TEMPLATE_SUFFIXES = (*documents.SUFFIXES, ".tpl")
 
 
@@ -50,6 +51,11 @@ class _Options:
     values: Sequence[Path]
     templates: bool
     report: output.Report = field(default_factory=output.Report)
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one input is named: what one of them lacks is then no reason to drop the others."""
+        return len(self.paths) + self.live + (self.helm is not None) > 1
 
 
 def scan(
@@ -98,10 +104,12 @@ def scan(
     gc.freeze()
     gc.set_threshold(200_000, 20, 50)
     report = _run(options)
+    if not report.objects and not report.problems:
+        typer.echo("note: nothing was found to read: no object of YAML or JSON, no runner's configuration", err=True)
     if as_json:
         typer.echo(json.dumps(output.as_json(report), indent=2, ensure_ascii=True))
     elif as_sarif:
-        typer.echo(json.dumps(output.as_sarif(report, __version__), indent=2, ensure_ascii=True))
+        typer.echo(json.dumps(output.as_sarif(report, __version__, str(Path.cwd())), indent=2, ensure_ascii=True))
     else:
         _print(report)
     raise typer.Exit(report.exit_code)
@@ -118,8 +126,8 @@ def _check(options: _Options, *, as_json: bool, as_sarif: bool) -> None:
     if options.values and options.helm is None:
         raise UsageError("--values are for a chart: give --helm CHART with them")
     missing = [path for path in options.paths if path != STDIN and not Path(path).exists()]
-    if missing:
-        raise UsageError(f"{missing[0]}: there is no such file or directory")
+    if missing and not options.several:
+        raise UsageError(f"{missing[0]}: {_MISSING}")
 
 
 def _run(options: _Options) -> output.Report:
@@ -127,16 +135,31 @@ def _run(options: _Options) -> output.Report:
     for path in options.paths:
         if path == STDIN:
             _take(options, documents.read_stream(sys.stdin.buffer, documents.STDIN))
+        elif not Path(path).exists():
+            options.report.problems.append(Problem(file=path, line=0, text=_MISSING))
         elif Path(path).is_dir():
             _scan_directory(options, Path(path))
         else:
             _scan_file(options, Path(path))
-    if options.helm is not None:
-        _scan_chart(options, options.helm)
-    if options.live:
-        _scan_live(options)
+    try:
+        if options.helm is not None:
+            _scan_chart(options, options.helm)
+    except UsageError as error:
+        _give_up(options, f"helm:{options.helm}", error)
+    try:
+        if options.live:
+            _scan_live(options)
+    except (UsageError, NodeError) as error:
+        _give_up(options, f"cluster {options.context}" if options.context else "cluster", error)
     options.report.minor = options.minor
     return options.report
+
+
+def _give_up(options: _Options, name: str, error: LabError) -> None:
+    """An input that cannot be had: a problem, so that the others stand; a wrong flag alone is an error as any other."""
+    if isinstance(error, UsageError) and not options.several:
+        raise error
+    options.report.problems.append(Problem(file=name, line=0, text=str(error)))
 
 
 def _scan_directory(options: _Options, folder: Path) -> None:
@@ -168,7 +191,7 @@ def _scan_text(options: _Options, path: Path, find: Any) -> None:
         with path.open("rb") as stream:
             text = stream.read(4 * MAX_CHARACTERS).decode(errors="replace")
         report.findings += find(text, str(path))
-        report.objects += 1
+        report.objects += find is template_findings or RUNNERS in text
     except ReadError as error:
         report.problems.append(Problem(file=str(path), line=error.line, text=error.text))
     except OSError as error:
@@ -197,13 +220,15 @@ def _scan_chart(options: _Options, chart: str) -> None:
 def _scan_live(options: _Options) -> None:
     from dataclasses import replace
 
-    from lab.scan.live import LiveCluster
+    from lab.scan.live import LiveCluster, Unreachable
 
     cluster = LiveCluster(options.context, options.namespace)
     if options.minor is None:
         options.minor = cluster.minor()
     try:
         ranges = cluster.limit_ranges()
+    except Unreachable:
+        raise
     except NodeError as error:
         ranges = {}
         options.report.problems.append(Problem(file=cluster.name, line=0, text=f"LimitRanges are not counted: {error}"))
@@ -212,7 +237,7 @@ def _scan_live(options: _Options) -> None:
             options.report.problems.append(found)
             continue
         namespace = (found.value.get("metadata") or {}).get("namespace", "")
-        for finding in _judge(options, found, ranges.get(namespace, ())):
+        for finding in _judge(options, found, ranges.get(namespace, ()), live=True):
             options.report.findings.append(replace(finding, owners=cluster.owners(found.value)))
 
 
@@ -234,12 +259,12 @@ def _wanted(options: _Options, finding: Finding) -> bool:
     return options.namespace is None or finding.namespace in (None, options.namespace)
 
 
-def _judge(options: _Options, item: Item, ranges: Sequence[Any] = ()) -> list[Finding]:
-    """Findings of one object; what cannot be judged becomes a problem."""
+def _judge(options: _Options, item: Item, ranges: Sequence[Any] = (), *, live: bool = False) -> list[Finding]:
+    """Findings of one object; what cannot be judged becomes a problem. Text that is no mapping counts as no object."""
     report = options.report
-    report.objects += 1
+    report.objects += isinstance(item.value, dict)
     try:
-        found = findings_of(item, minor=options.minor, limit_ranges=ranges)
+        found = findings_of(item, minor=options.minor, limit_ranges=ranges, live=live)
         for text in embedded_configurations(item):
             found += runner_findings(text, item.file, item.place.line())
     except TooManyNodes:

@@ -16,19 +16,26 @@ from typing import Any
 
 from lab.cgroups import BEST_EFFORT, BURSTABLE, GUARANTEED, milli_cpu_to_shares, weight_linear
 from lab.qos import Behaviour
-from lab.qos_defaults import PodResources, apply_defaults
+from lab.qos_defaults import PodResources, apply_defaults, together
 from lab.scan.producers import Producer
+from lab.scan.records import EMPTY_BLOCK, POSTED_CLASS, STORED_CLASS
 
 _OOM = {BEST_EFFORT: "1000", BURSTABLE: "3 to 999 (lower the more memory is requested)", GUARANTEED: "-997"}
+_NO_STATUS = "delete the status of the manifest (its class is stored unread up to 1.36)"
 _FILES = {"cpu": "cpu.max", "memory": "memory.max"}
 
 
 def losses(
     spec: Mapping[str, Any], wrong: str, right: str, limit_ranges: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[str, ...]:
-    """What a pod of class ``wrong`` has otherwise than the same pod of class ``right``, one text per consumer."""
+    """What a pod of class ``wrong`` has otherwise than the same pod of class ``right``, one text per consumer.
+
+    Nothing is said of a ``wrong`` that is no class, as a posted status may have one.
+    """
+    if wrong not in _OOM:
+        return ()
     pod = apply_defaults(spec, Behaviour.BEFORE_1_34.defaults, limit_ranges)
-    cpu = _requested(pod, "cpu")
+    cpu = together(pod, lambda own: own.requests).get("cpu", Fraction(0))
     found = []
     if wrong == BEST_EFFORT:
         share = ", and its share of the weight of the Burstable slice" if right == BURSTABLE else ""
@@ -45,7 +52,7 @@ def losses(
     elif right == BEST_EFFORT:
         found.append("quota: a ResourceQuota of scope BestEffort does not count it")
     if right == GUARANTEED:
-        some = "" if cpu > 0 and cpu.denominator == 1 else " (it would get some if it asked for whole ones)"
+        some = "" if _asks_for_whole_cpus(pod) else " (a container would get some if it asked for whole ones)"
         found.append(f"CPU manager: no exclusive CPUs{some} and no pinned memory under the static policies")
     elif right == BURSTABLE and wrong == BEST_EFFORT:
         found.append("swap: none under LimitedSwap")
@@ -53,20 +60,32 @@ def losses(
 
 
 @functools.lru_cache(maxsize=1024)
-def fixes(*, empty: bool, path: str, producer: Producer | None, live: bool) -> tuple[str, ...]:
-    """What mends it, the nearest fix first; each one is enough."""
+def fixes(*, reason: str, path: str, producer: Producer | None, live: bool, posted: bool) -> tuple[str, ...]:
+    """What mends it, the nearest fix first; each one is enough.
+
+    ``reason`` is that of the finding. ``posted`` says that a manifest has a status with a class, which an API server up
+    to 1.36 stores unread: nothing else in the manifest helps there before the status is gone.
+    """
+    later = "and recreate the pod" if live else "(pods from before keep their class until they are recreated)"
+    upgrade = f"upgrade the API server to 1.37 or later {later}"
+    if reason == STORED_CLASS:
+        return ("recreate the pod, without the status if it is made from an exported manifest",)
+    if reason == POSTED_CLASS:
+        return (_NO_STATUS, upgrade)
     found = [producer.fix] if producer is not None and producer.fix else []
-    if empty:
+    if reason == EMPTY_BLOCK:
         found.append(f"remove the key: no `resources` in {path} (in a template: render it only when it has content)")
         found.append(
-            "set it: real cpu or memory values at pod level; the class then comes from them, and limits hold for the "
-            "pod as a whole"
+            "set it: real requests and limits for cpu and memory at pod level; the class then comes from them, and "
+            "limits hold for the pod as a whole (requests alone may be affected again: only 1.37 completes them)"
         )
     else:
-        found.append("set both requests and limits at pod level, so that no version has anything to complete")
-    later = "and recreate the pod" if live else "(pods from before keep their class until they are recreated)"
-    found.append(f"upgrade the API server to 1.37 or later {later}")
-    return tuple(found)
+        found.append(
+            "set both requests and limits for cpu and memory at pod level, so that no version has anything to complete"
+        )
+    if posted:
+        found = [f"{_NO_STATUS}, and {text}" for text in found]
+    return (*found, upgrade)
 
 
 @functools.lru_cache(maxsize=2)
@@ -81,22 +100,13 @@ def no_help(*, empty: bool) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _requested(pod: PodResources, name: str) -> Fraction:
-    """What the containers of a pod request together, as the kubelet counts it for the pod's cgroup.
+def _asks_for_whole_cpus(pod: PodResources) -> bool:
+    """Whether a container requests whole CPUs, one at least: the static policy looks at each container, not at sums.
 
-    ``PodRequests``, ``k8s.io/component-helpers/resource/helpers.go``: containers and sidecars add up, an ordinary init
-    container runs beside the sidecars before it.
+    ``guaranteedCPUs``, ``pkg/kubelet/cm/cpumanager/policy_static.go``.
     """
-    zero = Fraction(0)
-    total = sum((own.requests.get(name, zero) for own in pod.containers), zero)
-    sidecars = peak = zero
-    for position, own in enumerate(pod.init_containers):
-        amount = own.requests.get(name, zero)
-        if position in pod.sidecars:
-            sidecars += amount
-        else:
-            peak = max(peak, sidecars + amount)
-    return max(total + sidecars, peak)
+    asked = (own.requests.get("cpu", Fraction(0)) for own in pod.every_container)
+    return any(amount >= 1 and amount.denominator == 1 for amount in asked)
 
 
 def _all_limited(pod: PodResources, name: str) -> bool:

@@ -8,7 +8,7 @@ What an alias leads to is shared, never copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from yaml.events import (
@@ -115,6 +115,8 @@ def _envelope(document: _Document, start: Any) -> Generator[Composed, None, Comp
     first = _line(document, start)
     own: dict[str, Any] = {}
     lines: dict[tuple[int, str], int] = {}
+    waiting: list[Composed] = []
+    kept: list[Any] | None = None
     while (event := document.get()).__class__ is not MappingEndEvent:
         document.lines = lines
         merging = event.__class__ is ScalarEvent and _is_merge(event)
@@ -123,22 +125,38 @@ def _envelope(document: _Document, start: Any) -> Generator[Composed, None, Comp
         key = MERGE_KEY if merging else _key(document, event)
         event = document.get()
         if key == "items" and event.__class__ is SequenceStartEvent and not event.anchor and not merging:
-            kept: list[Any] = []
-            while (event := document.get()).__class__ is not SequenceEndEvent:
-                found = _composed(document, event, implied_kind(own.get("kind")))
-                if isinstance(found.value, dict) and ("kind" in found.value or is_list(own.get("kind"))):
-                    yield found
-                else:
-                    kept.append(found.value)
-                    if len(kept) > MAX_COLLECTIONS:
-                        raise ReadError(found.place.first, "more items than an object can have")
-            own[key] = kept
+            waiting = yield from _items(document, own.get("kind"))
+            own[key] = kept = [each.value for each in waiting]
         else:
             document.lines = lines
             _store(document, own, key, _node(document, event), merging, key_line)
-    if is_list(own.get("kind")):
-        return None
-    return Composed(value=own, place=YamlPlace(first=first, value=own, lines=lines), kind=None)
+    if not is_list(own.get("kind")):
+        return Composed(value=own, place=YamlPlace(first=first, value=own, lines=lines), kind=None)
+    items, kind = own.get("items"), implied_kind(own["kind"])
+    if items is kept:
+        # That it is a list was known only now: in sorted keys the kind comes after the items.
+        yield from (replace(each, kind=kind) for each in waiting)
+    elif isinstance(items, list):
+        for each in items:
+            yield Composed(value=each, place=YamlPlace(first=first, value=each, lines=lines), kind=kind)
+    elif items is not None:
+        raise ReadError(first, "the items of a list are no sequence")
+    return None
+
+
+def _items(document: _Document, list_kind: Any) -> Generator[Composed, None, list[Composed]]:
+    """Elements of the sequence at hand: gives those that are objects of their own, returns the others."""
+    kind = implied_kind(list_kind)
+    waiting: list[Composed] = []
+    while (event := document.get()).__class__ is not SequenceEndEvent:
+        found = _composed(document, event, kind)
+        if isinstance(found.value, dict) and ("kind" in found.value or is_list(list_kind)):
+            yield found
+        else:
+            waiting.append(found)
+            if len(waiting) > MAX_COLLECTIONS:
+                raise ReadError(found.place.first, "more items than an object can have")
+    return waiting
 
 
 def _key(document: _Document, event: Any) -> str:

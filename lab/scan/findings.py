@@ -1,8 +1,9 @@
 """What is found out about one pod spec: its class per version, what it loses, and what mends it. Pure.
 
-*Affected* means that 1.34-1.36 give the spec another class than 1.37 does (:func:`lab.qos.affected`). Only a spec with
-a pod-level block can be, so a spec without one gives no finding; a block without consequence gives one that is not
-affected.
+*Affected* means that 1.34-1.36 give the pod another class than 1.37 does: by its spec (:func:`lab.qos.affected`), which
+needs a pod-level block, or by a ``status.qosClass`` that a manifest carries and an API server up to 1.36 stores unread
+(:func:`lab.qos.stored_class`). A live pod is affected too when another class is stored than 1.37 computes. A spec
+without a block and without such a class gives no finding; a block without consequence gives one that is not affected.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.model import JSON
-from lab.qos import Behaviour, behaviour_of, classify, is_pod_level_resources_set
+from lab.qos import Behaviour, classify, is_pod_level_resources_set, stored_class
 from lab.scan import advice
 from lab.scan.producers import Producer, producer_of
-from lab.scan.records import Item
+from lab.scan.records import COMPLETED_BLOCK, EMPTY_BLOCK, NO_EFFECT, POSTED_CLASS, STORED_CLASS, Item
 from lab.scan.workloads import PodSite, kind_of, pod_sites
 
 LimitRanges = Sequence[Mapping[str, Any]]
@@ -23,11 +24,9 @@ LimitRanges = Sequence[Mapping[str, Any]]
 VERSIONS = (Behaviour.BEFORE_1_34, Behaviour.EMPTY_BLOCK_SHADOWS, Behaviour.FIXED, Behaviour.FIX_OFF)
 """The behaviours that a finding names, by their labels."""
 
-EMPTY_BLOCK = "empty pod-level block"
-COMPLETED_BLOCK = "pod-level block that 1.37 completes"
-NO_EFFECT = "pod-level block without effect on the class"
-TEMPLATE = "template that may render an empty pod-level block"
-RUNNER = "GitLab Runner configuration without pod-level values"
+_POSTED = "the manifest has a status, whose class is stored unread up to 1.36"
+_UNREAD = {Behaviour.BEFORE_1_34: 33, Behaviour.EMPTY_BLOCK_SHADOWS: 36}
+"""Behaviours under which an API server stores a class that was posted, with a version of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +98,23 @@ class Finding:
         }
 
 
-def findings_of(item: Item, *, minor: int | None = None, limit_ranges: LimitRanges = ()) -> list[Finding]:
+def findings_of(
+    item: Item, *, minor: int | None = None, limit_ranges: LimitRanges = (), live: bool = False
+) -> list[Finding]:
     """Findings of one object.
 
-    ``minor`` is the version that runs today (36 for 1.36), None when it is not known. ``limit_ranges`` are those of the
-    object's namespace; a live pod has had them applied already and is judged without. ParseError for a pod spec with a
+    ``minor`` is the version that runs today (36 for 1.36), None when it is not known. ``live`` says that the object
+    comes from a cluster: the class in a pod's status is then the stored one, and else what a manifest would post.
+    ``limit_ranges`` are those of the object's namespace; a live pod has had them applied already and is judged without.
+    ParseError for a pod spec with a
     block that cannot be classified, TooManyNodes for an object that is too large to search.
     """
-    return [
-        _finding(item, site, minor, limit_ranges)
-        for site in pod_sites(item.value, item.kind)
-        if site.spec.get("resources") is not None
-    ]
+    found = []
+    for site in pod_sites(item.value, item.kind):
+        status = _status_class(item, site)
+        if site.spec.get("resources") is not None or status is not None:
+            found.append(_finding(item, site, minor, () if live and status is not None else limit_ranges, status, live))
+    return [finding for finding in found if finding is not None]
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -128,40 +132,62 @@ def owner_of(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((entry for entry in owners if entry.get("controller") is True), owners[0] if owners else None)
 
 
-def _finding(item: Item, site: PodSite, minor: int | None, limit_ranges: LimitRanges) -> Finding:
+def _status_class(item: Item, site: PodSite) -> str | None:
+    """``status.qosClass`` of a pod; None for anything else, and where it is empty."""
+    whole = kind_of(item.value, item.kind) == "Pod" and site.path == ("spec",)
+    return (_text(_mapping(item.value, "status").get("qosClass")) or None) if whole else None
+
+
+def _finding(
+    item: Item, site: PodSite, minor: int | None, ranges: LimitRanges, status: str | None, live: bool
+) -> Finding | None:
+    """The finding of a site; None for a pod without a block whose class is the right one."""
     value = item.value
-    kind = kind_of(value, item.kind)
-    stored = _text(_mapping(value, "status").get("qosClass")) if kind == "Pod" and site.path == ("spec",) else None
-    # A pod that was admitted carries what LimitRanges added.
-    ranges = () if stored is not None else limit_ranges
+    stored, posted = (status, None) if live else (None, status)
+    sent = {"spec": site.spec, "status": {"qosClass": posted}}
     classes = {behaviour.label: classify(site.spec, behaviour, ranges) for behaviour in VERSIONS}
+    computed = classes[Behaviour.EMPTY_BLOCK_SHADOWS.label]
+    for behaviour, version in _UNREAD.items():
+        classes[behaviour.label] = stored_class(sent, version, {}, ranges)
     wrong, right = classes[Behaviour.EMPTY_BLOCK_SHADOWS.label], classes[Behaviour.FIXED.label]
-    empty = not is_pod_level_resources_set(site.spec["resources"])
+    block = site.spec.get("resources")
+    empty = block is not None and not is_pod_level_resources_set(block)
     affected, note = _verdict(site, wrong != right, empty)
-    producer = producer_of(value, site, item.source)
-    metadata = _mapping(value, "metadata")
-    path = dotted(site.path)
-    owner = owner_of(value)
+    reason = EMPTY_BLOCK if empty else COMPLETED_BLOCK if affected else NO_EFFECT
+    if computed == right and wrong != right:
+        reason = POSTED_CLASS
+    elif computed != right and wrong == right:
+        affected, note = False, f"{_POSTED}; without it the block would give {computed} there"
+    elif stored is not None and wrong == right != stored:
+        affected, note, reason, wrong = True, "", STORED_CLASS, stored
+    if block is None and affected is not True:
+        return None
     told = affected is not False
+    path, owner = dotted(site.path), owner_of(value)
+    producer = producer_of(value, site, item.source)
+    fixes = advice.fixes(
+        reason=reason, path=path, producer=producer, live=stored is not None, posted=posted is not None
+    )
+    metadata = _mapping(value, "metadata")
     return Finding(
         file=item.file,
         line=item.place.line_of((*site.path, "resources")) or None,
         api_version=_text(value.get("apiVersion")),
-        kind=kind,
+        kind=kind_of(value, item.kind),
         namespace=_text(metadata.get("namespace")),
         name=_text(metadata.get("name")) or _text(metadata.get("generateName")),
         path=path,
         affected=affected,
-        reason=EMPTY_BLOCK if empty else COMPLETED_BLOCK if affected else NO_EFFECT,
+        reason=reason,
         note=note,
         classes=classes,
-        today=None if minor is None else classify(site.spec, behaviour_of(minor, {}), ranges),
+        today=None if minor is None else stored_class(sent, minor, {}, ranges),
         stored=stored,
         stored_wrong=None if stored is None else stored != right,
         owners=() if owner is None else (f"{owner.get('kind')}/{owner.get('name')}",),
         producer=producer,
         loses=advice.losses(site.spec, wrong, right, ranges) if affected else (),
-        fixes=advice.fixes(empty=empty, path=path, producer=producer, live=stored is not None) if told else (),
+        fixes=fixes if told else (),
         no_help=advice.no_help(empty=empty) if told else (),
         source=item.source,
     )

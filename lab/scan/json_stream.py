@@ -10,7 +10,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from lab.scan.records import (
@@ -28,6 +28,9 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 _SEPARATOR = re.compile(r"---[ \t]*(?:#[^\n]*)?\r?\n")
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _NEXT_OBJECT = re.compile(r"\n(?=[{\[])")
+MAX_HELD_CHARACTERS = 16 << 20
+"""Items whose list has not named its kind yet are held up to this length."""
+
 _LOW = 1 << 16
 _MORE = 1 << 20
 
@@ -142,18 +145,25 @@ class JsonStream:
         first_line, start = self.at_line, self._base + self._at
         self._hold = start
         own: dict[str, Any] = {}
+        kept: list[JsonObject] = []
         for key in self._members():
+            if key == "items":
+                kept = []
             if key == "items" and self._peek() == "[":
                 self._hold = None
-                kept: list[Any] = []
                 yield from self._elements(own.get("kind"), kept)
-                own[key] = kept
+                own[key] = [each.value for each in kept]
             else:
                 own[key] = self._value()
         self._hold = None
         if not is_list(own.get("kind")):
             place = self._place(start) if start >= self._base else FixedPlace(first=first_line)
             yield JsonObject(value=own, place=place, kind=None)
+        elif not isinstance(own.get("items"), list | None):
+            self._fail("the items of a list are no array")
+        # That it is a list was known only now: in sorted keys the kind comes after the items.
+        else:
+            yield from (replace(each, kind=implied_kind(own["kind"])) for each in kept)
 
     def _members(self) -> Iterator[str]:
         """Keys of the object at hand; after each the caller must take its value."""
@@ -172,23 +182,25 @@ class JsonStream:
             if self._closes("}"):
                 return
 
-    def _elements(self, list_kind: Any, kept: list[Any] | None) -> Iterator[JsonObject]:
+    def _elements(self, list_kind: Any, kept: list[JsonObject] | None) -> Iterator[JsonObject]:
         """Elements of the array at hand that are objects of their own; the others go into ``kept``."""
         self._at += 1
         if self._peek() == "]":
             self._at += 1
             return
-        kind = implied_kind(list_kind)
+        kind, held = implied_kind(list_kind), 0
         while True:
             self._peek()
             start = self._base + self._at
             value = self._value()
+            found = JsonObject(value=value, place=self._place(start), kind=kind)
             if isinstance(value, dict) and (kept is None or "kind" in value or is_list(list_kind)):
-                yield JsonObject(value=value, place=self._place(start), kind=kind)
+                yield found
             elif kept is not None:
-                kept.append(value)
-                if len(kept) > MAX_COLLECTIONS:
-                    self._fail("more items than an object can have")
+                kept.append(found)
+                held += self._base + self._at - start
+                if len(kept) > MAX_COLLECTIONS or held > MAX_HELD_CHARACTERS:
+                    self._fail("more items without a kind than can be held (a list must name its kind before them)")
             if self._closes("]"):
                 return
 

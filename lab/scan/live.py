@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
+
 from lab.model import NodeError, UsageError
 from lab.scan.findings import owner_of
 from lab.scan.records import FixedPlace, Item, Problem
@@ -33,6 +35,12 @@ RESOURCES: tuple[tuple[str, str, str], ...] = (
     ("pod", _CORE, "Pod"),
 )
 _VERSIONS = {_CORE: "v1", _APPS: "apps/v1", _BATCH: "batch/v1"}
+# What the client lets through of a kubeconfig that is damaged or of another form.
+_DAMAGED = (yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError)
+
+
+class Unreachable(NodeError):
+    """The cluster does not answer: nothing more can be asked of it."""
 
 
 class LiveCluster:
@@ -62,9 +70,11 @@ class LiveCluster:
         return found
 
     def items(self) -> Iterator[Item | Problem]:
-        """Every workload and pod. A workload that another one controls is passed: its owner's template is the same.
+        """Every workload and pod.
 
-        A resource that may not be listed, or a page that does not come, is a Problem; the others are still read.
+        A workload whose controlling owner was listed is passed: the owner's template is the same. What a custom
+        resource controls is given, since custom resources are not listed. A resource that may not be listed, or a page
+        that does not come, is a Problem; the others are still read. Unreachable when the cluster does not answer.
         """
         for resource, api, kind in RESOURCES:
             try:
@@ -73,12 +83,15 @@ class LiveCluster:
                     uid = str(_metadata(value).get("uid"))
                     above = None if owner is None else str(owner.get("uid"))
                     self._owners[uid] = (f"{kind}/{_metadata(value).get('name')}", above)
-                    if kind != "Pod" and owner is not None and owner.get("controller") is True:
+                    controlled = owner is not None and owner.get("controller") is True
+                    if kind != "Pod" and controlled and above in self._owners:
                         continue
                     value.setdefault("apiVersion", _VERSIONS[api])
                     yield Item(value=value, file=self.name, place=FixedPlace(first=0), kind=kind)
                     if kind == "Pod":
                         del self._owners[uid]
+            except Unreachable:
+                raise
             except NodeError as error:
                 yield Problem(file=self.name, line=0, text=str(error))
 
@@ -127,7 +140,7 @@ class LiveCluster:
         except ApiException as error:
             raise NodeError(_refusal(error.status, error.body or error.reason)) from None
         except urllib3.exceptions.HTTPError as error:
-            raise NodeError(f"the cluster does not answer: {error}") from None
+            raise Unreachable(f"the cluster does not answer: {error}") from None
         except (ValueError, RecursionError) as error:
             raise NodeError(f"the cluster's answer is no JSON: {error}") from None
         if not isinstance(value, dict):
@@ -137,28 +150,44 @@ class LiveCluster:
 
 def _connect(context: str | None) -> Any:
     try:
-        from kubernetes import config
+        from kubernetes import client, config
     except ImportError:
         raise UsageError("--live needs the Python package kubernetes: pip install 'node-lab[live]'") from None
-    load: Any = config.new_client_from_config
+    configuration = _configuration()
+    load: Any = config.load_kube_config
     try:
-        return load(context=context, persist_config=False)
+        load(context=context, client_configuration=configuration, persist_config=False)
+        return client.ApiClient(configuration)
     except config.ConfigException as error:
         if context is not None:
             raise UsageError(f"--context {context}: {error}; `kubectl config get-contexts` lists them") from None
         return _inside(config, error)
+    except _DAMAGED as error:
+        said = " ".join(str(error).split())
+        raise UsageError(f"the kubeconfig cannot be read: {said}; `kubectl config view` shows it") from None
+
+
+def _configuration() -> Any:
+    """A configuration with which a request is made once: a cluster that does not answer is told, not waited for."""
+    from kubernetes import client
+
+    configuration: Any = client.Configuration()
+    configuration.retries = False
+    return configuration
 
 
 def _inside(config: Any, outside: Exception) -> Any:
     """A client for the cluster that this process runs in."""
     from kubernetes import client
 
-    configuration = client.Configuration()
+    configuration = _configuration()
     try:
         config.load_incluster_config(client_configuration=configuration)
+        return client.ApiClient(configuration)
     except config.ConfigException:
         raise UsageError(f"no cluster to read: {outside}; set KUBECONFIG, or run inside a cluster") from None
-    return client.ApiClient(configuration)
+    except _DAMAGED as error:
+        raise UsageError(f"the service account of this cluster cannot be read: {error}; set KUBECONFIG") from None
 
 
 def _refusal(status: int | None, body: Any) -> str:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lab.model import EXIT_FALSIFIED, EXIT_OK, EXIT_USAGE, JSON
 from lab.qos import Behaviour
-from lab.scan.findings import COMPLETED_BLOCK, EMPTY_BLOCK, NO_EFFECT, RUNNER, TEMPLATE, Finding
-from lab.scan.records import Problem
+from lab.scan.findings import Finding
+from lab.scan.records import (
+    COMPLETED_BLOCK,
+    EMPTY_BLOCK,
+    NO_EFFECT,
+    POSTED_CLASS,
+    RUNNER,
+    STORED_CLASS,
+    TEMPLATE,
+    Problem,
+)
 
 TOOL = "node lab scan"
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
-RULES = {EMPTY_BLOCK: "empty-block", COMPLETED_BLOCK: "completed-block", TEMPLATE: "template", RUNNER: "gitlab-runner"}
+RULES = {
+    EMPTY_BLOCK: "empty-block",
+    COMPLETED_BLOCK: "completed-block",
+    TEMPLATE: "template",
+    RUNNER: "gitlab-runner",
+    POSTED_CLASS: "posted-class",
+    STORED_CLASS: "stored-class",
+}
 _UNREADABLE = "unreadable"
 
 COLUMNS = ("object", "where", "on 1.34-1.36", "on 1.37+", "today", "stored", "made by")
@@ -111,8 +128,12 @@ def summary(report: Report) -> str:
     return ", ".join(parts)
 
 
-def as_sarif(report: Report, version: str) -> JSON:
-    """A SARIF 2.1.0 log with one run. Live objects have logical locations, files physical ones."""
+def as_sarif(report: Report, version: str, folder: str) -> JSON:
+    """A SARIF 2.1.0 log with one run. Live objects have logical locations, files physical ones.
+
+    Paths inside ``folder``, the absolute path of the working directory, are relative to it: code-scanning pages know
+    files by their path in the repository. The template that Helm names is a related location.
+    """
     rules = [_rule(RULES[reason], reason) for reason in RULES]
     identities = list(RULES.values())
     results = [
@@ -121,7 +142,8 @@ def as_sarif(report: Report, version: str) -> JSON:
             "ruleIndex": identities.index(RULES[finding.reason]),
             "level": _LEVELS[finding.affected],
             "message": {"text": _message(finding)},
-            "locations": [_location(finding)],
+            "locations": [_location(finding, folder)],
+            **_related(finding),
             "partialFingerprints": {"podSpec/v1": "|".join([finding.title, finding.path, finding.reason])},
         }
         for finding in report.told
@@ -132,7 +154,7 @@ def as_sarif(report: Report, version: str) -> JSON:
             "descriptor": {"id": _UNREADABLE},
             "level": "error",
             "message": {"text": problem.text},
-            "locations": [_physical(problem.file, problem.line or None)],
+            "locations": [_physical(problem.file, problem.line or None, folder)],
         }
         for problem in report.problems
     ]
@@ -153,8 +175,10 @@ def promql() -> str:
 
 
 _PROMQL = """\
-# Pods whose class is BestEffort although a container requests cpu or memory: only this fault makes them.
-# Needs kube-state-metrics. The second line of the union covers pods whose init containers alone request something.
+# Pods whose class is BestEffort although a container requests cpu or memory. Mostly this fault makes them; others are
+# pods that were created with a status (up to 1.36 its class is stored unread), and for some scrapes pods that came or
+# went meanwhile. Needs kube-state-metrics. The second half of the union covers pods whose init containers alone request
+# something.
   (kube_pod_status_qos_class{qos_class="BestEffort"} == 1)
 and on (namespace, pod, uid)
   (
@@ -167,7 +191,11 @@ and on (namespace, pod, uid)
 count by (namespace) (
     (kube_pod_status_qos_class{qos_class="BestEffort"} == 1)
   and on (namespace, pod, uid)
-    (sum by (namespace, pod, uid) (kube_pod_container_resource_requests{resource=~"cpu|memory"}) > 0)
+    (
+        sum by (namespace, pod, uid) (kube_pod_container_resource_requests{resource=~"cpu|memory"}) > 0
+      or
+        sum by (namespace, pod, uid) (kube_pod_init_container_resource_requests{resource=~"cpu|memory"}) > 0
+    )
   and on (namespace, pod, uid)
     (kube_pod_status_phase{phase=~"Pending|Running"} == 1)
 )
@@ -208,7 +236,10 @@ def _rule(identity: str, text: str) -> JSON:
         "id": identity,
         "shortDescription": {"text": text},
         "fullDescription": {"text": "Kubernetes 1.34-1.36 give such a pod another QoS class than 1.37 does."},
-        "help": {"text": "Remove the pod-level key, set real values in it, or upgrade to 1.37 and recreate the pods."},
+        "help": {
+            "text": "Remove the pod-level key, set real requests and limits for cpu and memory in it, delete a status "
+            "that the manifest carries, or upgrade to 1.37 and recreate the pods."
+        },
     }
 
 
@@ -223,14 +254,30 @@ def _message(finding: Finding) -> str:
     return f"{text}. Fix: {finding.fixes[0]}." if finding.fixes else f"{text}."
 
 
-def _location(finding: Finding) -> JSON:
+def _inside(file: str, folder: str) -> str:
+    """The path relative to ``folder`` when it is inside it, else as it was given."""
+    if not file.startswith(("/", "./", "../")) and "/../" not in file:
+        return file
+    base = posixpath.join(folder, "")
+    whole = posixpath.normpath(posixpath.join(base, file))
+    return whole.removeprefix(base) if whole.startswith(base) else file.removeprefix("./")
+
+
+def _related(finding: Finding) -> JSON:
+    if finding.source is None:
+        return {}
+    where = _physical(finding.source, None, "")
+    return {"relatedLocations": [{"id": 1, **where, "message": {"text": "the template that renders it"}}]}
+
+
+def _location(finding: Finding, folder: str) -> JSON:
     if finding.line is None:
         return {"logicalLocations": [{"fullyQualifiedName": finding.title, "kind": "resource"}]}
-    return _physical(finding.file, finding.line)
+    return _physical(finding.file, finding.line, folder)
 
 
-def _physical(file: str, line: int | None) -> JSON:
-    path = file.replace("\\", "/").removeprefix("./").encode("utf-8", "surrogatepass")
+def _physical(file: str, line: int | None, folder: str) -> JSON:
+    path = _inside(file.replace("\\", "/"), folder).encode("utf-8", "surrogatepass")
     uri = "".join(chr(byte) if byte in _URI_BYTES else f"%{byte:02X}" for byte in path)
     found: JSON = {"artifactLocation": {"uri": uri}}
     if line is not None:

@@ -57,8 +57,9 @@ class Producer:
 def runner_fix() -> str:
     """What to do about job pods of GitLab Runner."""
     return (
-        f"upgrade GitLab Runner to {RUNNER_FIXED} or later; until then set {' and '.join(RUNNER_KEYS[:2])} under "
-        "[runners.kubernetes] (real pod-level values: with the limit keys, limits hold for the job pod as a whole)"
+        f"upgrade GitLab Runner to {RUNNER_FIXED} or later; until then set {', '.join(RUNNER_KEYS[:-1])} "
+        f"and {RUNNER_KEYS[-1]} under [runners.kubernetes] (real pod-level values; the limits "
+        "then hold for the job pod as a whole)"
     )
 
 

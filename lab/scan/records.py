@@ -8,6 +8,15 @@ from typing import Any, Protocol
 
 Path = tuple[str | int, ...]
 
+# What was seen at a pod spec, template or configuration.
+EMPTY_BLOCK = "empty pod-level block"
+COMPLETED_BLOCK = "pod-level block that 1.37 completes"
+POSTED_CLASS = "class posted with the pod"
+STORED_CLASS = "stored class that is not the pod's"
+NO_EFFECT = "pod-level block without effect on the class"
+TEMPLATE = "template that may render an empty pod-level block"
+RUNNER = "GitLab Runner configuration without pod-level values"
+
 MAX_OBJECT_BYTES = 4 << 20
 """An API server takes requests up to 3 MiB (``MaxRequestBodyBytes``, ``k8s.io/apiserver/pkg/server/config.go``), so no
 object is larger; what is would only cost memory."""
@@ -56,7 +65,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that could not be read. ``template`` says that it looks like an unrendered template."""
+    """Something that could not be read; ``line`` is 0 where there is none to name.
+
+    ``template`` says that it looks like an unrendered template.
+    """
 
     file: str
     line: int
@@ -64,7 +76,8 @@ class Problem:
     template: bool = False
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.text}"
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{where}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,11 +37,11 @@ ELSEWHERE = {
     "digitalocean": ("tests/unit/test_digitalocean_provider.py", "tests/e2e/test_droplet.py"),
     "ssh": ("tests/unit/test_own_host.py", "tests/e2e/test_own_host.py"),
 }
-"""Providers whose nodes need an account or a host of somebody's: their whole life is shown there, on a guest as well."""
+"""Providers whose nodes need an account or a host of somebody's: their life is shown there, on a guest as well."""
 
 
 def test_every_registered_provider_is_under_contract() -> None:
-    assert set(PROVIDERS) == {"qemu", *ELSEWHERE}, "a new provider belongs into this contract, or says where its life is"
+    assert set(PROVIDERS) == {"qemu", *ELSEWHERE}, "a new provider belongs here, or says where its life is"
     assert [name for files in ELSEWHERE.values() for name in files if not (ROOT / name).is_file()] == []
 
 

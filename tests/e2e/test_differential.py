@@ -12,7 +12,7 @@ import json
 import ssl
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from lab.distros.upstream import control_plane
 from lab.distros.upstream.distro import with_dependents
 from lab.host import Deadline
 from lab.model import Cell, Gate
+from lab.report import shapes
 from tests.guests import wait_for
 from tests.pod_strategies import LIMIT_RANGES, SHAPES, DrawnPod, limit_range, pods
 
@@ -45,6 +46,9 @@ CELLS = (
     ("v1.36.3", f"{qos.POD_LEVEL_GATE}=false"),
     ("v1.37.2", f"{qos.POD_LEVEL_GATE}=false"),
 )
+MAY_BE_REFUSED = ("empty `claims`", "ephemeral container")
+"""Documented shapes that validation refuses, the first where the block counts, the second at create."""
+
 QUOTA = {
     "apiVersion": "v1",
     "kind": "ResourceQuota",
@@ -194,6 +198,48 @@ def test_class_and_quota_answer_are_the_api_servers(server: Server, capsys: pyte
         if counted["class", name] < LEAST_OF_EACH
     }
     assert short == {}
+
+
+def documented(label: str) -> dict[str, str]:
+    """The column of docs/shapes.md for a behaviour, by shape; empty when it has none."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "shapes.md").read_text()
+    table = [line for line in text.split("\n\n## Static pods")[0].splitlines() if line.startswith("|")]
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    return {row[0]: row[header.index(label)] for row in rows} if label in header else {}
+
+
+def with_images(spec: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("initContainers", "containers", "ephemeralContainers")
+    images = {"image": "registry.invalid/none"}
+    return {**spec, **{key: [{**images, **each} for each in spec[key]] for key in keys if key in spec}}
+
+
+def test_every_documented_shape_has_the_class_of_its_column(server: Server) -> None:
+    column = documented(server.behaviour.label)
+    found: dict[str, str] = {}
+    expected: dict[str, str] = {}
+    namespaces: dict[str, str] = {}
+    for shape in shapes.SHAPES:
+        key = json.dumps(shape.limit_ranges)
+        if key not in namespaces:
+            name = namespaces[key] = f"shapes-{len(namespaces)}"
+            server.make("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+            for number, own in enumerate(shape.limit_ranges):
+                body = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": f"l{number}"}, **own}
+                server.make(f"/api/v1/namespaces/{name}/limitranges", body)
+            account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+            wait_for("service account", lambda path=account: server.call("GET", path)[0] == 200, 60)
+        status, answer = server.dry_run(namespaces[key], manifest(with_images(shape.spec)))
+        if status != 201:
+            assert status == 422, answer
+            assert shape.name.startswith(MAY_BE_REFUSED), f"{shape.name}: {answer}"
+            continue
+        found[shape.name] = answer["status"]["qosClass"]
+        # One behaviour has no column; the classifier speaks for it.
+        by_classifier = qos.classify(shape.spec, server.behaviour, shape.limit_ranges)
+        expected[shape.name] = column[shape.name] if column else by_classifier
+    assert found == expected
+    assert len(found) >= len(shapes.SHAPES) - len(MAY_BE_REFUSED)
 
 
 @pytest.mark.parametrize("posted", ["Guaranteed", "nonsense"])

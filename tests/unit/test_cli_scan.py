@@ -159,7 +159,8 @@ def test_a_failing_chart_does_not_hide_the_files(folder, monkeypatch, capsys, tm
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("x.yaml", "hello world\n"), ("x.yaml", "- a\n"), ("x.toml", "a = 1\n"), ("x.txt", "kind: Pod\n")]
+    ("name", "text"),
+    [("x.yaml", "hello world\n"), ("x.yaml", "- a\n"), ("x.toml", "a = 1\n"), ("x.txt", "kind: Pod\n")],
 )
 def test_nothing_to_read_is_told(name, text, tmp_path, capsys):
     (tmp_path / name).write_text(text)

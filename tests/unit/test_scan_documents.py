@@ -5,12 +5,13 @@ import json
 import math
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.scan import compose, documents, json_stream
 from lab.scan.chunks import BLOCK, Splitter
-from lab.scan.records import MAX_OBJECT_BYTES, Item, Problem
+from lab.scan.records import MAX_OBJECT_BYTES, Item, Problem, ReadError
 from tests import scan_texts as texts
 
 
@@ -136,6 +137,71 @@ def test_items_of_a_typed_list_have_the_kind_of_their_list(dump):
     [item] = read(dump({"kind": "PodList", "items": [{"a": 1}]}))
 
     assert (item.kind, item.value) == ("Pod", {"a": 1})
+
+
+PODS = [{"metadata": {"name": name}, "spec": {"resources": {}}} for name in "ab"]
+
+
+@pytest.mark.parametrize("dump", [lambda value: json.dumps(value, indent=1, sort_keys=True), yaml.safe_dump])
+@pytest.mark.parametrize(("kind", "implied"), [("PodList", "Pod"), ("List", None)])
+def test_a_list_that_names_its_kind_after_its_items_gives_them_too(dump, kind, implied):
+    text = dump({"apiVersion": "v1", "items": PODS, "kind": kind})
+    found = read(text)
+
+    assert [(each.value, each.kind) for each in found] == [(pod, implied) for pod in PODS]
+    marked = [number for number, line in enumerate(text.split("\n"), 1) if "resources" in line]
+    assert [each.place.line_of(("spec", "resources")) for each in found] == marked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kind: PodList\nitems: &all\n- spec:\n    resources: {}\n",
+        "x: &all\n- spec:\n    resources: {}\nkind: PodList\nitems: *all\n",
+        "x: &base\n  items:\n  - spec:\n      resources: {}\n<<: *base\nkind: PodList\n",
+    ],
+)
+def test_a_list_whose_items_are_anchored_gives_them(text):
+    [found] = read(text)
+
+    assert (found.value, found.kind) == ({"spec": {"resources": {}}}, "Pod")
+    assert "resources" in text.split("\n")[found.place.line_of(("spec", "resources")) - 1]
+
+
+@pytest.mark.parametrize("text", ['{"kind": "List", "items": {"a": 1}}', "kind: List\nitems: {a: 1}\n"])
+def test_items_of_a_list_that_are_no_list_are_a_problem(text):
+    assert len(problems(text)) == 1
+
+
+def test_of_items_that_stand_twice_the_last_hold():
+    assert values('{"items": [{"a": 1}], "items": [{"a": 2}], "kind": "PodList"}') == [{"a": 2}]
+    assert values("items: [{a: 1}]\nitems: &x [{a: 2}]\nkind: PodList\n") == [{"a": 2}]
+    assert values("items: &x [{a: 1}]\nitems: [{a: 2}]\nkind: PodList\n") == [{"a": 2}]
+
+
+@pytest.mark.parametrize("module", [compose, json_stream])
+def test_more_items_than_are_held_are_a_problem_and_not_silence(module, monkeypatch):
+    value = {"items": [{}] * 4, "kind": "PodList"}
+    monkeypatch.setattr(module, "MAX_COLLECTIONS", 4)
+    assert len(values(yaml.safe_dump(value) if module is compose else json.dumps(value))) == 4
+
+    # What is refused as JSON is tried as YAML.
+    monkeypatch.setattr(json_stream, "MAX_COLLECTIONS", 3)
+    monkeypatch.setattr(compose, "MAX_COLLECTIONS", 3)
+    [(_, said)] = problems(yaml.safe_dump(value) if module is compose else json.dumps(value))
+    assert "more items" in said or "too many" in said
+
+
+def test_long_items_before_their_kind_are_a_problem(monkeypatch):
+    monkeypatch.setattr(json_stream, "MAX_HELD_CHARACTERS", 100)
+
+    def objects(count):
+        pieces = [json.dumps({"items": [{"a": "x" * 60}] * count, "kind": "PodList"}).encode()]
+        return list(json_stream.JsonStream(lambda: pieces.pop() if pieces else b"", 1).objects())
+
+    assert len(objects(1)) == 1
+    with pytest.raises(ReadError, match="name its kind before"):
+        objects(2)
 
 
 @pytest.mark.parametrize("text", ['{"kind": "Foo", "items": [1, {"a": 2}]}', "kind: Foo\nitems: [1, {a: 2}]\n"])

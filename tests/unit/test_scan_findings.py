@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 from lab.model import ParseError, UsageError
 from lab.qos import Behaviour, affected, classify
 from lab.scan import workloads
-from lab.scan.findings import COMPLETED_BLOCK, EMPTY_BLOCK, NO_EFFECT, VERSIONS, findings_of
-from lab.scan.records import FixedPlace, Item, ReadError
+from lab.scan.findings import VERSIONS, findings_of
+from lab.scan.records import (
+    COMPLETED_BLOCK,
+    EMPTY_BLOCK,
+    NO_EFFECT,
+    POSTED_CLASS,
+    STORED_CLASS,
+    FixedPlace,
+    Item,
+    ReadError,
+)
 from lab.scan.runner import embedded_configurations, runner_findings
 from lab.scan.versions import minor_of_cluster
 from lab.scan.workloads import TooManyNodes, pod_sites
@@ -104,7 +113,7 @@ def test_a_deployment_of_another_group_is_searched_by_form():
 
 def test_a_pod_in_a_pod_list_has_its_kind_from_the_list():
     [finding] = findings_of(
-        item({"metadata": {"name": "p"}, "spec": SPEC, "status": {"qosClass": "BestEffort"}}, kind="Pod")
+        item({"metadata": {"name": "p"}, "spec": SPEC, "status": {"qosClass": "BestEffort"}}, kind="Pod"), live=True
     )
 
     assert (finding.kind, finding.stored, finding.stored_wrong) == ("Pod", "BestEffort", True)
@@ -173,7 +182,7 @@ def test_a_limit_range_makes_a_template_affected_and_leaves_a_live_pod_as_it_is(
     ranges = [{"spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "100m"}}]}}]
 
     [template] = findings_of(item(workload("Job", "batch/v1", spec)), limit_ranges=ranges)
-    [live] = findings_of(item(pod(spec, status={"qosClass": "BestEffort"})), limit_ranges=ranges)
+    [live] = findings_of(item(pod(spec, status={"qosClass": "BestEffort"})), limit_ranges=ranges, live=True)
     assert (template.affected, live.affected) == (True, False)
 
 
@@ -186,9 +195,78 @@ def test_today_is_the_class_of_the_version_asked_about():
 @pytest.mark.parametrize(("stored", "wrong"), [("BestEffort", True), ("Burstable", False), (None, None)])
 def test_the_stored_class_of_a_live_pod(stored, wrong):
     status = {} if stored is None else {"qosClass": stored}
-    [finding] = findings_of(item(pod(SPEC, status=status)))
+    [finding] = findings_of(item(pod(SPEC, status=status)), live=True)
 
     assert (finding.stored, finding.stored_wrong) == (stored, wrong)
+
+
+BARE = {"containers": SPEC["containers"]}
+
+
+def test_a_live_pod_without_a_block_is_compared_with_what_is_stored():
+    [finding] = findings_of(item(pod(BARE, status={"qosClass": "BestEffort"})), live=True)
+
+    assert (finding.affected, finding.reason, finding.stored_wrong) == (True, STORED_CLASS, True)
+    assert "recreate" in finding.fixes[0]
+    assert any("1000 instead of 3" in text for text in finding.loses)
+    assert findings_of(item(pod(BARE, status={"qosClass": "Burstable"})), live=True) == []
+
+
+@pytest.mark.parametrize("posted", ["BestEffort", "nonsense"])
+def test_an_exported_pod_keeps_its_posted_class_up_to_1_36(posted):
+    [finding] = findings_of(item(pod(BARE, status={"qosClass": posted})), minor=36)
+
+    assert (finding.affected, finding.reason, finding.stored, finding.stored_wrong) == (True, POSTED_CLASS, None, None)
+    assert finding.classes == {"<= 1.33": posted, "1.34-1.36": posted, "1.37+": "Burstable",
+                               "1.37+ with the fix off": "Burstable"}  # fmt: skip
+    assert (finding.today, findings_of(item(pod(BARE, status={"qosClass": posted})), minor=37)[0].today) == (
+        posted, "Burstable",
+    )  # fmt: skip
+    assert "delete the status" in finding.fixes[0]
+    assert bool(finding.loses) == (posted == "BestEffort")
+
+
+def test_an_exported_pod_with_a_block_needs_both_mended():
+    [finding] = findings_of(item(pod(SPEC, status={"qosClass": "BestEffort"})))
+
+    assert (finding.affected, finding.reason) == (True, EMPTY_BLOCK)
+    assert all("delete the status" in text for text in finding.fixes[:-1])
+    assert "remove the key" in finding.fixes[0]
+
+
+def test_a_posted_class_can_hide_the_block():
+    [finding] = findings_of(item(pod(SPEC, status={"qosClass": "Burstable"})))
+
+    assert (finding.affected, finding.classes["1.34-1.36"]) == (False, "Burstable")
+    assert "without it the block would give BestEffort" in finding.note
+
+
+def test_a_status_without_a_class_or_of_a_right_one_is_no_finding():
+    assert findings_of(item(pod(BARE, status={"phase": "Running"}))) == []
+    assert findings_of(item(pod(BARE, status={"qosClass": "Burstable"}))) == []
+
+
+@pytest.mark.parametrize(
+    ("cpus", "told"), [(["2"], False), (["500m", "500m"], True), (["1500m"], True), (["1", "500m"], False)]
+)
+def test_the_static_policy_looks_at_each_container(cpus, told):
+    containers = [{"name": f"c{n}", "resources": {"limits": {"cpu": c, "memory": "1Gi"}}} for n, c in enumerate(cpus)]
+    [finding] = findings_of(item(pod({"resources": {}, "containers": containers})))
+
+    [text] = [text for text in finding.loses if text.startswith("CPU manager")]
+    assert ("would get some" in text) is told
+
+
+def test_setting_values_means_requests_and_limits():
+    """Requests alone over containers with limits are affected again, so they are no fix."""
+    both = {"cpu": "1", "memory": "1Gi"}
+    containers = [{"name": "a", "resources": {"limits": both}}]
+    [finding] = findings_of(item(pod({"resources": {}, "containers": containers})))
+
+    [text] = [text for text in finding.fixes if text.startswith("set it")]
+    assert "requests and limits" in text
+    assert affected({"resources": {"requests": both}, "containers": containers})
+    assert not affected({"resources": {"requests": both, "limits": both}, "containers": containers})
 
 
 @pytest.mark.parametrize(
@@ -331,7 +409,7 @@ concurrent = 4
 def test_runners_are_judged_by_their_keys():
     found = {finding.name: (finding.line, finding.affected) for finding in runner_findings(CONFIG, "config.toml")}
 
-    assert found == {"one": (2, None), "two": (7, False), "four": (17, False)}
+    assert found == {"one": (2, None), "two": (7, None), "four": (17, False)}
 
 
 def test_the_note_says_what_decides():
@@ -339,8 +417,34 @@ def test_the_note_says_what_decides():
 
     assert "18.10.0" in one.note
     assert "19.5.0" in one.note
-    assert "limits hold for the job pod" in two.note
+    assert "1.37 completes" in two.note
+    [safe] = runner_findings("[[runners]]\n[runners.kubernetes]\npod_cpu_request = '1'\n", "config.toml")
+    assert "limits hold for the job pod" in safe.note
     assert "BestEffort anyway" in four.note
+
+
+@pytest.mark.parametrize(
+    ("keys", "affected"),
+    [
+        ({"pod_cpu_request": "1", "cpu_limit": "1"}, None),
+        ({"pod_memory_request": "1Gi", "helper_memory_limit_overwrite_max_allowed": "1Gi"}, None),
+        ({"pod_cpu_request": "1", "pod_cpu_limit": "1", "memory_limit": "1Gi"}, None),
+        ({"pod_cpu_request": "1", "cpu_request": "1"}, False),
+        ({"pod_cpu_request": "1", "pod_cpu_limit": "1", "pod_memory_limit": "1Gi", "cpu_limit": "1"}, False),
+    ],
+)
+def test_pod_level_requests_over_container_limits_are_possible(keys, affected):
+    text = "[[runners]]\n[runners.kubernetes]\n" + "".join(f"{key} = '{value}'\n" for key, value in keys.items())
+    [finding] = runner_findings(text, "config.toml")
+
+    assert finding.affected is affected
+    assert ("1.37 completes" in finding.note) is (affected is None)
+
+
+def test_the_runners_fix_names_all_four_keys():
+    text = " ".join(runner_findings(CONFIG, "config.toml")[0].fixes)
+
+    assert all(f"pod_{name}" in text for name in ("cpu_request", "memory_request", "cpu_limit", "memory_limit"))
 
 
 @pytest.mark.parametrize("text", ["[[runners", "a = ", "x" * (1 << 20) + "y"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
 import urllib.parse
 
@@ -205,8 +206,79 @@ def test_the_plugin_reads_the_cluster_by_itself(cluster, capsys):
 def test_an_answer_that_is_no_json_is_an_error(cluster, capsys, monkeypatch):
     monkeypatch.setattr(cluster, "answer", lambda method, target: (200, b"<html>"))
 
-    assert scan.run_alone(["--live"], name="lab scan") == 5
+    assert scan.run_alone(["--live"], name="lab scan") == 2
     assert "no JSON" in capsys.readouterr().err
+
+
+def test_what_a_custom_resource_controls_is_told(cluster, capsys):
+    cluster.lists["/apis/apps/v1/statefulsets"] = [
+        {"metadata": meta("prometheus-x", "s1", ("Prometheus", "x", "c1")), "spec": template(SPEC)}
+    ]
+
+    code, data = run(capsys, "--live")
+    assert (code, [finding["kind"] for finding in data["findings"]]) == (1, ["StatefulSet"])
+    assert data["findings"][0]["owners"] == ["Prometheus/x"]
+
+
+def test_a_live_pod_without_a_block_is_compared_with_what_is_stored(cluster, capsys):
+    cluster.lists["/api/v1/pods"] = [
+        {"metadata": meta(name, name), "spec": {"containers": SPEC["containers"]}, "status": {"qosClass": name}}
+        for name in ("BestEffort", "Burstable")
+    ]
+
+    _, data = run(capsys, "--live")
+    assert [(finding["name"], finding["stored_wrong"]) for finding in data["findings"]] == [("BestEffort", True)]
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"\xff\xfe\x00\x81", b"[]", b"a: 1", b"contexts: 3\nclusters: {}", b"\0"])
+def test_a_damaged_kubeconfig_is_one_clear_error(content, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "kubeconfig"
+    path.write_bytes(content)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    assert scan.run_alone(["--live"], name="lab scan") == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(("error: the kubeconfig cannot be read: ", "error: no cluster to read: "))
+
+
+def test_a_damaged_service_account_is_a_usage_error(monkeypatch, tmp_path):
+    from kubernetes import config
+
+    def broken(**arguments):
+        raise PermissionError(13, "no", str(tmp_path))
+
+    monkeypatch.setattr(config, "load_incluster_config", broken)
+    with pytest.raises(UsageError, match="service account"):
+        live._inside(config, ValueError("x"))
+
+
+@pytest.mark.parametrize("flags", [[], ["--cluster-version", "1.36"]])
+def test_an_unreachable_cluster_is_a_problem_beside_what_else_was_found(flags, cluster, tmp_path, capsys, monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+        config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+        pod = tmp_path / "pod.yaml"
+        pod.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": SPEC}))
+
+        assert scan.run_alone([str(pod), "--live", *flags], name="lab scan") == 2
+        out, err = capsys.readouterr()
+        [line] = err.splitlines()
+        assert line.startswith("error: cluster: the cluster does not answer")
+        assert "1 affected" in out
+        assert scan.run_alone(["--live", *flags], name="lab scan") == 2
+        # Asked once: no retries, which would be warned of, and no resource after the first.
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_no_cluster_is_a_problem_beside_files(cluster, tmp_path, capsys):
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", "spec": SPEC}))
+
+    code, data = run(capsys, str(tmp_path / "pod.yaml"), "--live", "--context", "gone")
+    assert (code, len(data["findings"]), len(data["problems"])) == (2, 1, 1)
+    assert data["problems"][0]["file"] == "cluster gone"
 
 
 def test_an_unknown_context_is_a_usage_error(cluster):

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from lab.scan import output
 from lab.scan.findings import findings_of
 from lab.scan.output import Report
@@ -23,7 +25,7 @@ def pod(name="p", **more):
 def report(**more):
     findings = [
         *findings_of(item(pod())),
-        *findings_of(item(pod("live", status={"qosClass": "BestEffort"}), "cluster", 0), minor=36),
+        *findings_of(item(pod("live", status={"qosClass": "BestEffort"}), "cluster", 0), minor=36, live=True),
         *findings_of(item(pod("same", spec={"resources": {}, "containers": [{"name": "a"}]}))),
         *template_findings("resources: {}\ncontainers: []\n", "t.yaml"),
         *runner_findings("[[runners]]\n[runners.kubernetes]\ncpu_request = '1'\n", "config.toml"),
@@ -65,7 +67,7 @@ def test_json_has_a_finding_per_object():
 
 
 def test_sarif_has_the_form_that_code_scanning_reads():
-    log = json.loads(json.dumps(output.as_sarif(report(problems=[Problem(file="f", line=0, text="bad")]), "1.2")))
+    log = json.loads(json.dumps(output.as_sarif(report(problems=[Problem(file="f", line=0, text="bad")]), "1.2", "/w")))
 
     assert set(log) == {"$schema", "version", "runs"}
     assert log["version"] == "2.1.0"
@@ -94,7 +96,7 @@ def test_sarif_has_the_form_that_code_scanning_reads():
 
 
 def test_sarif_of_a_clean_scan():
-    [run] = output.as_sarif(Report(objects=3), "1")["runs"]
+    [run] = output.as_sarif(Report(objects=3), "1", "/w")["runs"]
 
     assert run["results"] == []
     assert run["invocations"][0]["executionSuccessful"] is True
@@ -143,3 +145,50 @@ def test_queries_name_the_series_they_need():
         assert name in text
     assert text.count("(") == text.count(")")
     assert text.count("{") == text.count("}")
+    for query in text.split("\n\n")[:2]:
+        assert "kube_pod_container_resource_requests" in query
+        assert "kube_pod_init_container_resource_requests" in query
+    assert "only this fault" not in text
+
+
+@pytest.mark.parametrize(
+    ("file", "uri"),
+    [
+        ("/w/repo/a/x.yaml", "a/x.yaml"), ("./x.yaml", "x.yaml"), ("../repo/x.yaml", "x.yaml"),
+        ("a/../x.yaml", "x.yaml"),
+        ("/w/repository/x.yaml", "/w/repository/x.yaml"), ("../x.yaml", "../x.yaml"), ("<stdin>", "%3Cstdin%3E"),
+        ("a/x.yaml", "a/x.yaml"),
+    ],
+)  # fmt: skip
+def test_paths_of_sarif_are_relative_to_the_working_directory_where_they_are_inside(file, uri):
+    problem = Problem(file=file, line=2, text="x")
+    [run] = output.as_sarif(Report(findings=findings_of(item(pod(), file)), problems=[problem]), "1", "/w/repo")["runs"]
+
+    notification = run["invocations"][0]["toolExecutionNotifications"][0]
+    for place in (run["results"][0]["locations"][0], notification["locations"][0]):
+        assert place["physicalLocation"]["artifactLocation"]["uri"] == uri
+
+
+def test_the_template_that_helm_names_is_a_related_location():
+    rendered = Item(value=pod(), file="helm:c", place=FixedPlace(first=4), source="c/templates/p.yaml")
+    [run] = output.as_sarif(Report(findings=findings_of(rendered)), "1", "/w")["runs"]
+
+    [related] = run["results"][0]["relatedLocations"]
+    assert related["physicalLocation"]["artifactLocation"]["uri"] == "c/templates/p.yaml"
+    assert "relatedLocations" not in output.as_sarif(report(), "1", "/w")["runs"][0]["results"][0]
+
+
+def test_every_reason_that_is_told_has_a_rule():
+    found = [
+        *findings_of(item(pod(spec={"containers": SPEC["containers"]}, status={"qosClass": "BestEffort"}))),
+        *findings_of(item(pod(spec={"containers": SPEC["containers"]}, status={"qosClass": "BestEffort"})), live=True),
+    ]
+    [run] = output.as_sarif(Report(findings=found), "1", "/w")["runs"]
+
+    assert [result["ruleId"] for result in run["results"]] == ["posted-class", "stored-class"]
+    assert all("requests and limits" in rule["help"]["text"] for rule in run["tool"]["driver"]["rules"])
+
+
+def test_a_problem_without_a_line_is_printed_without_one():
+    assert str(Problem(file="cluster", line=0, text="x")) == "cluster: x"
+    assert str(Problem(file="f", line=3, text="x")) == "f:3: x"

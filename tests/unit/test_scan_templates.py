@@ -34,6 +34,13 @@ UNSAFE = {
     "not": "      {{- if not .Values.p }}\n      resources: {{ toYaml .Values.p }}\n      {{- end }}\n",
     "with of another": "      {{- with .Values.a }}\n      resources: {{ toYaml $.Values.p }}\n      {{- end }}\n",
     "range": "      {{- range .Values.a }}\n      resources: {{ toYaml . }}\n      {{- end }}\n",
+    "column 0": "      resources:\n{{ toYaml .Values.p | indent 8 }}\n",
+    "column 0 below a key": "      resources:\n        limits:\n{{ toYaml .Values.p.limits | indent 10 }}\n",
+    "ne nil": "      {{- if ne .Values.p nil }}\n      resources: {{ toYaml .Values.p }}\n      {{- end }}\n",
+    "eq": '      {{- if eq .Values.p.kind "x" }}\n      resources: {{ toYaml .Values.p }}\n      {{- end }}\n',
+    "hasKey": '      {{- if hasKey .Values.p "a" }}\n      resources: {{ toYaml .Values.p }}\n      {{- end }}\n',
+    "and ne": "      {{- if and .a (ne .Values.p nil) }}\n      resources: {{ toYaml .Values.p }}\n      {{- end }}\n",
+    "empty": "      {{- if empty .Values.p }}\n      resources: {{ toYaml .Values.p }}\n      {{- end }}\n",
     "comment with braces": "      {{/* with .Values.p */}}\n      resources: {{ toYaml .Values.p }}\n",
 }
 SAFE = {
@@ -66,6 +73,15 @@ SAFE = {
         "      resources: {{ toYaml . }}\n"
         "      {{- end }}{{ end }}\n"
     ),
+    "column 0": (
+        "{{- with .Values.p }}\n      resources:\n{{ toYaml . | indent 8 }}\n{{- end }}\n"
+    ),
+    "guard at column 0": "      resources:\n{{- with .Values.p }}\n{{ toYaml . | indent 8 }}\n{{- end }}\n",
+    "not empty": "      {{- if not (empty .Values.p) }}\n      resources: {{ toYaml .Values.p }}\n      {{- end }}\n",
+    "and": "      {{- if and .Values.a .Values.p }}\n      resources: {{ toYaml .Values.p }}\n      {{- end }}\n",
+    "another key's action": (
+        "      resources:\n        requests:\n          cpu: 1\n{{ toYaml .Values.other | indent 6 }}\n"
+    ),
     "none": "      nodeSelector: {{ toYaml .Values.nodeSelector }}\n",
 }  # fmt: skip
 
@@ -92,6 +108,30 @@ def test_dashes_at_the_same_indentation_are_the_list_of_containers():
     text = HEAD + "      containers:\n      - name: a\n        resources: {}\n      resources: {}\n"
 
     assert [finding.line for finding in template_findings(text, "t")] == [9]
+
+
+PAIR = "  resources: {{ toYaml .Values.p }}\n  containers:\n  - name: a\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("kind: Prometheus\nspec:\n" + PAIR, []),
+        ("spec:\n" + PAIR + "kind: Prometheus\n", []),
+        ("kind: Pod\nspec:\n" + PAIR, [3]),
+        ("spec:\n" + PAIR + "kind: Pod\n", [2]),
+        ("kind: Prometheus\nspec:\n" + PAIR + "---\nkind: Pod\nspec:\n" + PAIR, [9]),
+        # A named template has no kind.
+        ('{{- define "pod" }}\nspec:\n' + PAIR + "{{- end }}\n", [3]),
+        ("resources: {}\ncontainers: []\n", [1]),
+        ("kind: Thing\nspec:\n  podTemplate:\n    spec:\n      resources: {}\n      containers: []\n", [5]),
+        ("kind: Thing\nspec:\n  templates:\n  - spec:\n      resources: {}\n      containers: []\n", [5]),
+        ("kind: Thing\nspec:\n  other:\n    spec:\n      resources: {}\n      containers: []\n", []),
+        ("kind: Thing\ntemplate:\n  resources: {}\n  containers: []\n", []),
+    ],
+)
+def test_a_pair_counts_where_a_pod_spec_is(text, lines):
+    assert [finding.line for finding in template_findings(text, "t")] == lines
 
 
 def test_containers_of_another_document_or_block_do_not_count():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from lab.config import NodeOptions
 from lab.model import NodeError, UsageError
 from lab.providers.digitalocean.address import public_address
@@ -72,12 +75,13 @@ class Catalogue:
 
     def _check_deletes(self) -> None:
         """Delete what cannot be there: a token without these scopes would go on paying for what it makes."""
-        for delete in (
-            lambda: self._api.delete_droplet(0),
-            lambda: self._api.delete_firewall("00000000-0000-0000-0000-000000000000"),
-            lambda: self._api.delete_key(0),
-            lambda: self._api.delete_tag(f"{TAG_PREFIX}nobody"),
-        ):
+        deletes: tuple[Callable[[], None], ...] = (
+            partial(self._api.delete_droplet, 0),
+            partial(self._api.delete_firewall, "00000000-0000-0000-0000-000000000000"),
+            partial(self._api.delete_key, 0),
+            partial(self._api.delete_tag, f"{TAG_PREFIX}nobody"),
+        )
+        for delete in deletes:
             try:
                 delete()
             except ApiRefused as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 PREFIX = "nlab-"
 TAG_PREFIX = "node-lab:"
@@ -25,6 +26,11 @@ class CloudName:
 
     def __str__(self) -> str:
         return f"{PREFIX}{self.node_id}-x{self.expires_s}"
+
+    @property
+    def expiry(self) -> str:
+        """The expiry for people, in UTC."""
+        return f"{datetime.fromtimestamp(self.expires_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
     @property
     def tag(self) -> str:

@@ -139,8 +139,8 @@ class DigitalOceanProvider:
     def _make(self, place: folders.NodeFolder, known: Holdings, unsure: list[str], deadline: Deadline) -> Node:
         folder, name, options = place.folder, known.name, self._options
         port = options.ssh_port or 22
-        host_private, host_public = _secret_pair(name)
-        private, public = _secret_pair(name)
+        host_private, host_public = make_key_pair(name.tag)
+        private, public = make_key_pair(name.tag)
         identity = folder / "id_ed25519"
         identity.touch(mode=0o600)
         identity.write_text(private)
@@ -184,7 +184,7 @@ class DigitalOceanProvider:
         known.droplets.add(droplet)
         unsure.clear()
         inventory.write_note(folder, known)
-        self._progress(f"droplet {droplet} ({options.size}, {options.region}) is being made, expires {_utc(name)}")
+        self._progress(f"droplet {droplet} ({options.size}, {options.region}) is being made, expires {name.expiry}")
         address = self._wait_active(droplet, deadline)
         self._wait_firewall(firewall, deadline)
         host = self._access.connect(
@@ -355,7 +355,7 @@ class DigitalOceanProvider:
         left = {name.node_id for name in found}
         for name, mine in sorted(found.items()):
             if name.expires_s > now:
-                self._progress(f"not touched: {mine.shown()} expires {_utc(name)} (`lab down` removes it now)")
+                self._progress(f"not touched: {mine.shown()} expires {name.expiry} (`lab down` removes it now)")
                 continue
             try:
                 if not dry_run:
@@ -391,14 +391,3 @@ class DigitalOceanProvider:
         for place in folders.read(self._cache, self.name):
             if not dry_run and place.id not in in_account and not place.owner.is_alive():
                 folders.remove(place)
-
-
-def _secret_pair(name: CloudName) -> tuple[str, str]:
-    """A key pair whose comment is the node's tag; the private half is masked from now on."""
-    private, public = make_key_pair(name.tag)
-    SECRETS.add(private)
-    return private, public
-
-
-def _utc(name: CloudName) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(name.expires_s))

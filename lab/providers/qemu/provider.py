@@ -15,7 +15,6 @@ from lab.model import LeftBehind, NodeError, UsageError, WaitTimeout
 from lab.providers import folders
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 from lab.providers.qemu import guest, image
-from lab.secrets import SECRETS
 from lab.ssh import Address
 from lab.ssh_keys import make_key_pair
 
@@ -60,8 +59,6 @@ class QemuProvider:
         accel = guest.accelerator(disk_image, folder)
         host_private, host_public = make_key_pair("lab-node")
         private, public = make_key_pair("lab-controller")
-        SECRETS.add(host_private)
-        SECRETS.add(private)
         identity = folder / "id_ed25519"
         identity.touch(mode=0o600)
         identity.write_text(private)
