@@ -272,6 +272,8 @@ def _release(config: RunConfig, tools: Tools, node: Node, journal: RunJournal, r
             give_back(tools.provider, tools.distro, node, tools.progress)
     except (LabError, OSError) as error:
         text = str(error) if node.id in str(error) else f"node {node.id}: {error}"
+        if "`lab " not in text:
+            text += f"; `lab down {node.id}` or a later `lab gc` removes it"
         tools.progress(f"left behind: {text}")
         before = f"\nbefore that: {result.problem}" if result.problem is not None else ""
         result.problem = LeftBehind(f"{text}{before}")

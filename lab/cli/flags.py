@@ -232,8 +232,9 @@ def _provider(flags: Flags) -> str:
         return "ssh"
     if flags.provider == "ssh" and flags.node is None:
         raise UsageError("--provider ssh needs the machine: --host user@addr")
-    if flags.provider is None and flags.node is not None:
-        return folders.find(shared.cache_folder(), flags.node).provider
+    kept = [place.provider for place in folders.read(shared.cache_folder()) if place.id == flags.node]
+    if flags.provider is None and kept:
+        return kept[0]
     return flags.provider or ("digitalocean" if token_of(os.environ) else "qemu")
 
 

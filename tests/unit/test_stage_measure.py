@@ -97,6 +97,11 @@ class TestScripts:
     def test_a_unit_that_was_killed_has_no_status(self, node):
         place = start(node, "import time; time.sleep(600)")
         pid = (node / "units" / "lab-measure-1").read_text().strip()
+
+        def leads():
+            return (os.getpgid(int(pid)) == int(pid) or None), "not a group of its own yet"
+
+        wait_until("the unit to be a group of its own", leads, Deadline.after(20))
         os.killpg(int(pid), signal.SIGKILL)
         wait_until(
             "the unit to be gone",
