@@ -49,7 +49,7 @@ def test_guest_that_never_answers_ends_at_its_deadline_with_its_console(tmp_path
     provider = QemuProvider(cache_folder(), lambda text: None)
     with pytest.raises(WaitTimeout, match=r"gave up waiting for ssh(?s:.)*console of"):
         provider.create(NodeSpec(name="mute", run_id=tmp_path.name.lower()), Deadline.after(2.0))
-    assert [guest.id for guest in provider.guests() if guest.id.startswith("mute-")] == []
+    assert [guest.id for guest in provider.records() if guest.id.startswith("mute-")] == []
 
 
 def test_port_that_is_taken_is_one_clear_error(lab: Lab) -> None:
