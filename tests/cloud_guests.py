@@ -39,7 +39,10 @@ CLOUD = image.Recipe(
     packages=tuple(sorted({*image.NODE.packages, "cloud-init", "sudo"} - _LEFT_OUT)),
     files={
         **{path: text for path, text in image.NODE.files.items() if path not in _LAB_FILES},
-        "/etc/cloud/cloud.cfg.d/99-local.cfg": "datasource_list: [NoCloud]\nnetwork: {config: disabled}\n",
+        # sudo looks its host's own name up, and there is no name server to ask.
+        "/etc/cloud/cloud.cfg.d/99-local.cfg": (
+            "datasource_list: [NoCloud]\nnetwork: {config: disabled}\nmanage_etc_hosts: true\n"
+        ),
     },
     setup=(
         "rm -f /etc/ssh/ssh_host_*",
