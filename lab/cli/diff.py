@@ -11,7 +11,7 @@ import typer
 
 from lab import article
 from lab.cli import console, shared
-from lab.model import Cell, ResultsError, UsageError
+from lab.model import Cell, UsageError
 from lab.report import comparability, measured
 from lab.report.diff import Diff, ValueRow, compare, counts, merged, spans, stated
 from lab.report.sides import Side, side_of
@@ -107,7 +107,7 @@ def _stored(text: str, root: Path, name: str | None) -> Side:
     if not selection.attempts:
         reasons = "; ".join(sorted({entry.reason for entry in selection.left_out}))
         raise UsageError(f"{text}: no attempt counts ({reasons})")
-    _require_current(selection)
+    shared.require_current(selection)
     return side_of(text, selection, registry.BY_NAME)
 
 
@@ -131,18 +131,6 @@ def _nothing(text: str, root: Path, name: str | None, attempts: list[Attempt], s
     cells = ", ".join(sorted({attempt.cell.name for attempt in attempts}))
     runs = ", ".join(sorted({attempt.run_id for attempt in attempts}))
     return f"{text}: not found. {root} has the cells {cells} and the runs {runs}; name {ACCEPTED}"
-
-
-def _require_current(selection: comparability.Selection) -> None:
-    """ResultsError when an observation was read by another version of its stage's parser than this lab has."""
-    old = [
-        comparability.attempt_name(attempt)
-        for attempt in selection.attempts
-        if attempt.stage in registry.BY_NAME
-        and attempt.verdict.get("judge_version") != registry.BY_NAME[attempt.stage].judge_version
-    ]
-    if old:
-        raise ResultsError(f"read by another version of the lab: {', '.join(old)}; run `lab judge` first")
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

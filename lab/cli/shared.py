@@ -19,9 +19,10 @@ from lab.distros.registry import Setup as DistroSetup
 from lab.distros.upstream.build import GoBuilder
 from lab.experiment import Tools
 from lab.manifests import Manifests
-from lab.model import Stamp
+from lab.model import ResultsError, Stamp
 from lab.providers.contract import Provider
 from lab.providers.registry import PROVIDERS, Setup
+from lab.report import comparability
 from lab.stages import registry
 from lab.store import Store
 
@@ -87,3 +88,15 @@ def today_stamps(folder: Path, options: dict[str, Any]) -> dict[str, Stamp]:
     manifests = Manifests.load(folder / "manifests")
     scripts = project.node_scripts(folder)
     return {stage.name: judging.stamp(stage, manifests, scripts, options) for stage in registry.STAGES}
+
+
+def require_current(selection: comparability.Selection) -> None:
+    """ResultsError when an observation was read by another version of its stage's parser than this lab has."""
+    old = [
+        f"{attempt.cell.name}/{attempt.stage}/{attempt.number:04d}"
+        for attempt in selection.attempts
+        if attempt.stage in registry.BY_NAME
+        and attempt.verdict.get("judge_version") != registry.BY_NAME[attempt.stage].judge_version
+    ]
+    if old:
+        raise ResultsError(f"read by another version of the lab: {', '.join(old)}; run `lab judge` first")

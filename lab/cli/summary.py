@@ -36,7 +36,7 @@ def summary_text(results: Path, folder: Path | None) -> tuple[str, list[Verdict]
     store = Store(results)
     # Smoke and unfinished attempts are no results: a summary that named them would differ from checkout to checkout.
     selection = comparability.select(store.attempts())
-    _require_current(selection)
+    shared.require_current(selection)
     verdicts = [verdict for attempt in selection.attempts for verdict in comparability.verdicts_of(attempt)]
     text = render(
         selection,
@@ -58,18 +58,6 @@ def _notes(path: Path) -> str:
         return path.read_text(encoding="utf-8") if path.exists() else ""
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
-
-
-def _require_current(selection: comparability.Selection) -> None:
-    """ResultsError when an observation was read by another version of its stage's parser than this lab has."""
-    old = [
-        f"{attempt.cell.name}/{attempt.stage}/{attempt.number:04d}"
-        for attempt in selection.attempts
-        if attempt.stage in registry.BY_NAME
-        and attempt.verdict.get("judge_version") != registry.BY_NAME[attempt.stage].judge_version
-    ]
-    if old:
-        raise ResultsError(f"read by another version of the lab: {', '.join(old)}; run `lab judge` first")
 
 
 def _stamps_today(folder: Path, selection: comparability.Selection) -> dict[str, Stamp]:
