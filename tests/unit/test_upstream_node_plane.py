@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from lab.artifacts import Binaries
-from lab.distros.upstream import node_plane, pki, removal, runtime
-from lab.distros.upstream.distro import Upstream
+from lab.distros import removal
+from lab.distros.upstream import node_plane, pki, runtime
+from lab.distros.upstream.distro import REMOVAL, Upstream
 from lab.host import Command, Deadline, LocalHost
 from lab.model import Cell, CommandError, Gate, Interrupted, NodeError, TransportError, UsageError
 from lab.providers.contract import Node, Site
@@ -308,7 +309,7 @@ def binaries(tmp_path):
     return record("upstream", *components, "etcd"), record("runtime", *names[2:])
 
 
-SCRIPTS = {"node_facts.sh": "facts", removal.BEFORE: "before it", removal.REMOVE: "remove it"}
+SCRIPTS = {"node_facts.sh": "facts", REMOVAL.before: "before it", REMOVAL.remove: "remove it"}
 
 
 def upstream(binaries, scripts=SCRIPTS):
@@ -478,7 +479,7 @@ class TestRemoval:
 
     def test_what_an_earlier_run_left_goes_first(self, host):
         host.answer(removal.RUN, Reply(stdout="saved before\n"), Reply(stdout="removed\n"), Reply(stdout="saved\n"))
-        removal.remember(host, SCRIPTS)
+        REMOVAL.remember(host, SCRIPTS)
         assert [command.stdin for command in host.commands] == ["before it", "remove it", "before it"]
 
     @pytest.mark.parametrize("reply", [Reply(status=2, stderr="sh: no"), Reply(stdout="saved before\n"), Reply()])
@@ -486,8 +487,8 @@ class TestRemoval:
         removed = Reply(stdout="removed\n")
         host.answer_when(lambda c: c.argv == removal.RUN, lambda c: removed if c.stdin == "remove it" else reply)
         with pytest.raises(NodeError, match=r"upstream_before\.sh ended with"):
-            removal.remember(host, SCRIPTS)
+            REMOVAL.remember(host, SCRIPTS)
 
     def test_a_project_without_the_programs(self, host):
         with pytest.raises(UsageError, match=r"hold no upstream_remove\.sh"):
-            removal.remove(host, {})
+            REMOVAL.take_off(host, {})

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from lab.artifacts import Binaries
 from lab.distros.contract import NODE_NAME, PROJECT_FOLDER, Cluster
-from lab.distros.upstream import control_plane, node_plane, removal
+from lab.distros.removal import Removal
+from lab.distros.upstream import control_plane, node_plane
 from lab.distros.upstream import node as kubelet_node
 from lab.distros.upstream.runtime import BIN, BROUGHT, of_site
 from lab.host import Command, Deadline, LocalHost, put_texts, wait_until
@@ -29,6 +30,7 @@ from lab.providers.contract import Node, Site
 log = logging.getLogger(__name__)
 
 NAMESPACE = "lab"
+REMOVAL = Removal(before="upstream_before.sh", remove="upstream_remove.sh")
 
 READER_RBAC = """\
 apiVersion: rbac.authorization.k8s.io/v1
@@ -148,7 +150,7 @@ class Upstream:
         runtime = of_site(node.site)
         files = self.files(cell, node.site)
         if runtime is BROUGHT:
-            removal.remember(node.host, self._scripts)
+            REMOVAL.remember(node.host, self._scripts)
         plane: Plane
         if node.site.reaches_controller:
             plane, credentials = self._plane_here(node, told, deadline)
@@ -262,7 +264,7 @@ class Upstream:
 
     def uninstall(self, node: Node) -> None:
         """See :class:`lab.distros.contract.Distro`."""
-        removal.remove(node.host, self._scripts)
+        REMOVAL.take_off(node.host, self._scripts)
 
 
 def check_gates(cell: Cell, binaries: Binaries) -> None:
