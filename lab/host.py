@@ -24,8 +24,14 @@ from typing import Protocol, TypeVar
 
 from lab.model import CommandError, NodeError, WaitTimeout, sha256_text
 
-UNPACK = ("sh", "-c", "base64 -d | tar --extract --directory=/ --no-same-owner --preserve-permissions")
-"""How :func:`put_texts` lays its archive down on a host."""
+ARCHIVE_END = "."
+UNPACK = (
+    "sh",
+    "-c",
+    'text=$(cat); whole=${text%.}; [ "$whole" != "$text" ] || { echo "the archive was cut off" >&2; exit 3; }; '
+    'printf %s "$whole" | base64 -d | tar --extract --directory=/ --no-same-owner --preserve-permissions',
+)
+"""How :func:`put_texts` lays its archive down on a host: base64, then ARCHIVE_END, which a link that dies takes away."""
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """What a shell gives for a program that is missing or cannot be run (POSIX, Shell Command Language, 2.8.2)."""
@@ -235,4 +241,4 @@ def put_texts(host: Host, texts: Mapping[str, tuple[str, int]], *, timeout_s: fl
             entry.size, entry.mode = len(text.encode()), mode
             tar.addfile(entry, io.BytesIO(text.encode()))
     packed = base64.encodebytes(buffer.getvalue()).decode()
-    host.run(Command(argv=UNPACK, stdin=packed, timeout_s=timeout_s, repeatable=True))
+    host.run(Command(argv=UNPACK, stdin=packed + ARCHIVE_END, timeout_s=timeout_s, repeatable=True))

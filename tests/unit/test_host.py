@@ -201,6 +201,18 @@ class TestPutTexts:
         with tarfile.open(fileobj=BytesIO(base64.b64decode(first))) as tar:
             assert [(entry.name, entry.uid, entry.gid) for entry in tar] == [("a", 0, 0), ("b", 0, 0)]
 
+    @pytest.mark.parametrize("kept", [0, 1, 4, 77, -78, -2, -1])
+    def test_an_archive_that_was_cut_off_lays_nothing_down(self, tmp_path, kept):
+        host = FakeHost()
+        put_texts(host, {"/a": ("first", 0o600), "/b": ("second\n" * 99, 0o600)})
+        argv = [word.replace("--directory=/", f"--directory={tmp_path}") for word in UNPACK]
+        sent = host.commands[0].stdin
+        done = subprocess.run(argv, input=sent[:kept], capture_output=True, text=True, timeout=20, check=False)
+        assert (done.returncode, done.stderr) == (3, "the archive was cut off\n")
+        assert list(tmp_path.iterdir()) == []
+        subprocess.run(argv, input=sent, text=True, timeout=20, check=True)
+        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "first", "b": "second\n" * 99}
+
     def test_a_failure_names_no_text(self):
         host = FakeHost()
         host.answer(UNPACK, Reply(status=2, stderr="tar: disk full"))
