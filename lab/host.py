@@ -31,7 +31,7 @@ UNPACK = (
     'text=$(cat); whole=${text%.}; [ "$whole" != "$text" ] || { echo "the archive was cut off" >&2; exit 3; }; '
     'printf %s "$whole" | base64 -d | tar --extract --directory=/ --no-same-owner --preserve-permissions',
 )
-"""How :func:`put_texts` lays its archive down on a host: base64, then ARCHIVE_END, which a link that dies takes away."""
+"""How :func:`put_texts` lays its archive down on a host: base64, then ARCHIVE_END, gone when the link died."""
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """What a shell gives for a program that is missing or cannot be run (POSIX, Shell Command Language, 2.8.2)."""
