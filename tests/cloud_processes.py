@@ -129,8 +129,8 @@ class Office:
 
     def run_words(self, *more: str, ssh_port: int | None = None) -> list[str]:
         return [
-            "run", "--provider", "digitalocean", "--versions", "v1.36.3", "--stages", "class", "--quick",
-            "--results", str(self.results), "--ssh-port", str(ssh_port or closed_port()), *more,
+            "run", "--provider", "digitalocean", "--distro", "upstream", "--versions", "v1.36.3", "--stages", "class",
+            "--quick", "--results", str(self.results), "--ssh-port", str(ssh_port or closed_port()), *more,
         ]  # fmt: skip
 
     def start(self, *calls: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:

@@ -26,8 +26,11 @@ from lab.providers.registry import PROVIDERS
 from lab.stages import registry
 
 DEFAULTS = NodeOptions()
-DISTRO, ORDER, REPS = "upstream", "random", 3
+ORDER, REPS = "random", 3
 """Where neither a flag nor a preset says anything."""
+
+DISTRO_OF = {"digitalocean": "k3s", "ssh": "k3s", "qemu": "upstream"}
+"""What a provider's nodes get then: k3s, as on the article's droplets; a local guest has the control plane outside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,8 @@ class Flags:
         typer.Option("--gate-leg", help="VERSION:NAME=false[,…]: one more column of the experiment; repeatable."),
     ] = None
     distro: Annotated[
-        str | None, typer.Option("--distro", help=f"{', '.join(DISTROS)} (default: the preset's, else {DISTRO}).")
+        str | None,
+        typer.Option("--distro", help=f"{', '.join(DISTROS)} (default: the preset's; else k3s, on qemu upstream)."),
     ] = None
     provider: Annotated[
         str | None,
@@ -156,8 +160,8 @@ def configured(action: Callable[[RunConfig, bool], None]) -> Callable[..., None]
 
 def make_config(flags: Flags) -> RunConfig:
     """One checked record; UsageError names the flag that is wrong."""
-    chosen = experiment_of(flags)
     provider = _provider(flags)
+    chosen = experiment_of(flags, provider)
     for flag, value, known in (
         (_distro_flag(flags), chosen.distro, tuple(DISTROS)),
         ("--provider", provider, tuple(PROVIDERS)),
@@ -200,7 +204,7 @@ def make_config(flags: Flags) -> RunConfig:
     )
 
 
-def experiment_of(flags: Flags) -> Experiment:
+def experiment_of(flags: Flags, provider: str) -> Experiment:
     """Each flag that is given, else what the preset says, else the default; UsageError when nothing gives versions.
 
     With ``--versions`` a preset's gate legs are kept for those versions alone.
@@ -208,7 +212,8 @@ def experiment_of(flags: Flags) -> Experiment:
     if flags.preset is None:
         if flags.versions is None:
             raise UsageError("no version given: --versions v1.36.3,v1.37.2, or a ready experiment: --preset article")
-        preset = presets.Preset(name="", distro=DISTRO, versions=flags.versions, gate_legs=(), order=ORDER, reps=REPS)
+        distro = DISTRO_OF.get(provider, "upstream")
+        preset = presets.Preset(name="", distro=distro, versions=flags.versions, gate_legs=(), order=ORDER, reps=REPS)
     else:
         preset = presets.get(flags.preset)
     return Experiment(

@@ -75,7 +75,7 @@ def test_a_lost_link_costs_no_sample_and_the_host_is_as_it_was(
     tmp_path: Path, artifacts: Path, machine: Machine
 ) -> None:
     lab = Lab(results=tmp_path / "results", artifacts=artifacts_folder(tmp_path / "artifacts", artifacts))
-    words = lab.run_words("v1.36.3", *machine.words, "--stages", "class,cpu", "--json")
+    words = lab.run_words("v1.36.3", *machine.words, "--distro", "upstream", "--stages", "class,cpu", "--json")
     child = lab.start(*words)
     assert child.stdout is not None
     said = []

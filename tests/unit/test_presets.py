@@ -8,6 +8,7 @@ from lab import article, presets
 from lab.cli import flags
 from lab.distros.registry import DISTROS
 from lab.model import UsageError
+from lab.providers.registry import PROVIDERS
 from tests.projects import make_bench
 
 LEG = "v1.37.1:PodLevelResourcesFixKubeletQOSClass=false"
@@ -31,8 +32,8 @@ def file(tmp_path):
     return write
 
 
-def chosen(**given):
-    return flags.experiment_of(flags.Flags(**given))
+def chosen(provider="qemu", /, **given):
+    return flags.experiment_of(flags.Flags(**given), provider)
 
 
 def test_the_articles_preset_is_what_the_article_ran():
@@ -65,10 +66,17 @@ def test_a_leg_belongs_to_its_version(versions, legs):
     assert (found.versions, found.gate_legs) == (versions, legs)
 
 
-def test_without_a_preset_nothing_changes():
-    found = chosen(versions="v1.36.3")
+@pytest.mark.parametrize(("provider", "distro"), [("qemu", "upstream"), ("digitalocean", "k3s"), ("ssh", "k3s")])
+def test_without_a_preset_the_distribution_is_that_of_the_provider(provider, distro):
+    found = chosen(provider, versions="v1.36.3")
     assert (found.versions, found.gate_legs) == ("v1.36.3", ())
-    assert (found.distro, found.order, found.reps) == (flags.DISTRO, "random", 3)
+    assert (found.distro, found.order, found.reps) == (distro, "random", 3)
+    assert chosen(provider, versions="v1.36.3", distro="upstream").distro == "upstream"
+
+
+def test_each_provider_has_a_distribution():
+    assert set(flags.DISTRO_OF) == set(PROVIDERS)
+    assert set(flags.DISTRO_OF.values()) <= set(DISTROS)
 
 
 def test_neither_versions_nor_preset():
