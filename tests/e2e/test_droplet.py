@@ -51,7 +51,7 @@ def test_a_run_on_a_droplet_leaves_results_and_an_empty_account(
 ) -> None:
     lab = Lab(results=tmp_path / "results", artifacts=artifacts_folder(tmp_path / "artifacts", artifacts))
     env = {"LAB_DIGITALOCEAN_API": cloud.url, "DIGITALOCEAN_TOKEN": TOKEN}
-    done = lab.call(*run_words(lab, "--stages", "class,kernel,quota,cpu", "--json"), timeout_s=2400, env=env)
+    done = lab.call(*run_words(lab, "--json"), timeout_s=3000, env=env)
 
     assert cloud.account.inventory().is_empty, cloud.account.inventory()
     assert done.stdout, done.stderr
