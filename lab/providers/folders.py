@@ -10,14 +10,14 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import filelock
 
 from lab import processes
-from lab.model import LeftBehind, NodeError, UsageError
+from lab.model import LabError, LeftBehind, NodeError, UsageError
 from lab.processes import Identity
 from lab.providers.contract import NodeRecord
 from lab.ssh import Address, SshHost
@@ -191,6 +191,24 @@ def expired(cache: Path, provider: str) -> list[NodeFolder]:
         if owner is None:
             leftovers.append(_ownerless(folder))
     return leftovers
+
+
+def collect(cache: Path, provider: str, end: Callable[[NodeFolder], None], *, dry_run: bool) -> list[str]:
+    """Call ``end`` for each folder that nobody is responsible for; their ids.
+
+    LeftBehind, after all were tried, with what could not be ended.
+    """
+    removed, problems = [], []
+    for place in expired(cache, provider):
+        try:
+            if not dry_run:
+                end(place)
+            removed.append(place.id)
+        except LabError as error:
+            problems.append(str(error))
+    if problems:
+        raise LeftBehind("\n".join(problems))
+    return removed
 
 
 def record(entry: NodeFolder) -> NodeRecord:

@@ -18,7 +18,7 @@ from lab import fingerprint, interrupts, project
 from lab.config import NodeOptions
 from lab.fingerprint import Fingerprint
 from lab.host import Clock, Command, Deadline, Sleep
-from lab.model import LabError, LeftBehind, NodeError, ParseError, UsageError
+from lab.model import LeftBehind, NodeError, ParseError, UsageError
 from lab.providers import folders
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 from lab.providers.folders import NodeFolder
@@ -243,17 +243,9 @@ class OwnHostProvider:
 
     def collect_garbage(self, *, dry_run: bool) -> list[str]:
         """See :class:`lab.providers.contract.Provider`: hosts of dead owners, kept ones once their time is over."""
-        removed, problems = [], []
-        for place in folders.expired(self._cache, self.name):
-            try:
-                if not dry_run:
-                    self._end(folders.adopt(place), forget=False)
-                removed.append(place.id)
-            except LabError as error:
-                problems.append(str(error))
-        if problems:
-            raise LeftBehind("\n".join(problems))
-        return removed
+        return folders.collect(
+            self._cache, self.name, lambda place: self._end(folders.adopt(place), forget=False), dry_run=dry_run
+        )
 
     def records(self) -> list[NodeRecord]:
         """See :class:`lab.providers.contract.Provider`: what this controller has borrowed; ``state`` says where."""

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from lab import processes
@@ -134,6 +134,18 @@ def command_line(
         "-device", "virtio-rng-pci", "-nographic", "-nodefaults", "-no-reboot",
         "-serial", f"file:{console}", "-monitor", "none",
     ]  # fmt: skip
+
+
+def watchman(pid: int, folder: Path) -> Callable[[], None]:
+    """A cheap question whether QEMU still runs; it raises NodeError with the console's end when it does not."""
+    process = processes.identity(pid)
+
+    def check() -> None:
+        if process is None or not process.is_alive():
+            tail = f"{console_tail(folder / 'console.log')}\n{console_tail(folder / 'qemu.log')}"
+            raise NodeError(f"the guest is gone, its QEMU process {pid} has ended; console:\n{tail}")
+
+    return check
 
 
 def console_tail(console: Path, lines: int = 15) -> str:

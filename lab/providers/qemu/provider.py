@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lab import interrupts, processes
 from lab.host import Deadline
-from lab.model import LeftBehind, NodeError, UsageError, WaitTimeout
+from lab.model import NodeError, UsageError, WaitTimeout
 from lab.providers import folders
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 from lab.providers.qemu import guest, image
@@ -123,6 +123,7 @@ class QemuProvider:
     def _node(self, place: folders.NodeFolder) -> Node:
         host, facts = folders.read_node(place)
         pid = int(facts["pid"])
+        host.watch(guest.watchman(pid, place.folder))
         return Node(
             id=place.id,
             provider=self.name,
@@ -164,17 +165,7 @@ class QemuProvider:
 
     def collect_garbage(self, *, dry_run: bool) -> list[str]:
         """See :class:`lab.providers.contract.Provider`: guests of dead owners, kept ones once their time is over."""
-        removed, problems = [], []
-        for place in folders.expired(self._cache, self.name):
-            try:
-                if not dry_run:
-                    folders.remove(place)
-                removed.append(place.id)
-            except LeftBehind as error:
-                problems.append(str(error))
-        if problems:
-            raise LeftBehind("\n".join(problems))
-        return removed
+        return folders.collect(self._cache, self.name, folders.remove, dry_run=dry_run)
 
 
 class _Panic(NodeError):
