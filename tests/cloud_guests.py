@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import ipaddress
 import json
+import os
 import select
 import shutil
 import socket
@@ -179,7 +180,8 @@ class GuestMachines:
         folder = self._folder / f"droplet-{number}"
         folder.mkdir(parents=True)
         forwards = {self._ssh_port: guest.free_port(), PROBE_PORT: guest.free_port()}
-        machine = _Running(folder=folder, gate=Gate(f"127.20.0.{self._count}", forwards))
+        # Two runs of tests at once must not want the same address.
+        machine = _Running(folder=folder, gate=Gate(f"127.20.{os.getpid() % 250}.{self._count}", forwards))
         self._machines[number] = machine
         self.seen[number] = {"user_data": user_data, "public_keys": public_keys, "folder": folder}
         seed_volume(folder / "seed.iso", droplet, user_data, public_keys)
