@@ -152,6 +152,96 @@ def bootstrap_interval(
     return _quantile(drawn, tail), _quantile(drawn, 1 - tail)
 
 
+def resampled_medians(values: Sequence[float]) -> list[tuple[float, int]]:
+    """Every median that a resample of all values (drawn with replacement) can have, ascending, with its count.
+
+    The counts are of equally likely resamples and add up to ``n ** n``: the bootstrap distribution itself, where
+    :func:`bootstrap_interval` draws from it. Missing for an empty sample or NaN.
+    """
+    ordered = sorted(_checked(values))
+    n = len(ordered)
+    lower = (n + 1) // 2
+    # at_most[i]: resamples whose lower middle value is among the first i values, that is, at least `lower` draws are.
+    at_most = [
+        sum(math.comb(n, k) * i**k * (n - i) ** (n - k) for k in range(lower, n + 1)) for i in range(n + 1)
+    ]
+    counts: dict[float, int] = {}
+    for i in range(1, n + 1):
+        rest = at_most[i] - at_most[i - 1]
+        for j in range(i + 1, n + 1) if n % 2 == 0 else ():
+            # Half of the draws at or below value i, the others at or above value j, both values drawn.
+            half = n // 2
+            both = math.comb(n, half) * (i**half - (i - 1) ** half) * ((n - j + 1) ** half - (n - j) ** half)
+            middle = (ordered[i - 1] + ordered[j - 1]) / 2
+            counts[middle] = counts.get(middle, 0) + both
+            rest -= both
+        counts[ordered[i - 1]] = counts.get(ordered[i - 1], 0) + rest
+    return sorted((value, count) for value, count in counts.items() if count)
+
+
+def ratio_interval(
+    numerator: Sequence[float], denominator: Sequence[float], *, level: float = 0.95
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of :func:`ratio_of_medians`, over all resamples of both samples: nothing is drawn.
+
+    Missing for an empty sample, NaN, or a denominator of which some resample has the median zero; UsageError for
+    ``level`` outside 0..1 or samples with too many pairs of medians.
+    """
+    if not 0 < level < 1:
+        raise UsageError(f"an interval needs 0 < level < 1, not {level}")
+    tops, bottoms = resampled_medians(numerator), resampled_medians(denominator)
+    _refuse_beyond_limit(len(tops) * len(bottoms), f"samples of {len(numerator)} and {len(denominator)}")
+    if any(bottom == 0 for bottom, _ in bottoms):
+        raise Missing("the ratio of medians is not defined: the median of a resample of the denominator is zero")
+    ratios = sorted((top / bottom, here * there) for top, here in tops for bottom, there in bottoms)
+    total = sum(count for _, count in ratios)
+    tail = (1 - _exact(level)) / 2
+    sums = list(itertools.accumulate(count for _, count in ratios))
+    return (
+        ratios[bisect_left(sums, tail * total)][0],
+        ratios[bisect_left(sums, (1 - tail) * total)][0],
+    )
+
+
+def chance_of_matches(matches: int, repetitions: int, items: int) -> Fraction:
+    """Chance that at least ``matches`` of ``repetitions`` random orders of ``items`` things are one named beforehand.
+
+    UsageError unless 0 <= matches <= repetitions, with one thing and one repetition at least.
+    """
+    if items < 1 or repetitions < 1 or not 0 <= matches <= repetitions:
+        raise UsageError(f"{matches} of {repetitions} orders of {items} things is not a count of matches")
+    one = Fraction(1, math.factorial(items))
+    return sum(
+        (math.comb(repetitions, k) * one**k * (1 - one) ** (repetitions - k) for k in range(matches, repetitions + 1)),
+        Fraction(0),
+    )
+
+
+UNSTABLE_DEVIATION = 0.10
+UNSTABLE_EXTREME = 0.50
+"""From which part of the mean on pyperf calls a result unstable: its standard deviation, its minimum or maximum."""
+
+
+def instabilities(values: Sequence[float]) -> list[str]:
+    """Why a sample may be unstable, by pyperf's two rules (``format_checks`` in its ``_cli.py``); none for one value.
+
+    Missing for an empty sample or NaN. A mean that is not above zero has no part to be compared with: no rule applies.
+    """
+    checked = _checked(values)
+    mean = statistics.fmean(checked)
+    if len(checked) < 2 or mean <= 0:
+        return []
+    found = []
+    deviation = statistics.stdev(checked) / mean
+    if deviation >= UNSTABLE_DEVIATION:
+        found.append(f"the standard deviation is {deviation:.0%} of the mean")
+    if (below := 1 - min(checked) / mean) >= UNSTABLE_EXTREME:
+        found.append(f"the minimum is {below:.0%} below the mean")
+    if (above := max(checked) / mean - 1) >= UNSTABLE_EXTREME:
+        found.append(f"the maximum is {above:.0%} above the mean")
+    return found
+
+
 def _quantile(ordered: Sequence[float], fraction: float) -> float:
     """Quantile of a sorted, non-empty sample."""
     position = fraction * (len(ordered) - 1)

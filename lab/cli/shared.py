@@ -31,6 +31,9 @@ ProjectOption = Annotated[
     Path | None, typer.Option("--project", help="Folder with CLAIM.md, manifests and node-scripts (default: found).")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+JunitOption = Annotated[
+    Path | None, typer.Option("--junit", help="Also write the claims as tests (JUnit XML): falsified fails.")
+]
 
 RESULTS = Path("results")
 DEFAULT_OPTIONS = {"quick": False, "reps": 3, "order": "random"}

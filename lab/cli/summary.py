@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from lab import claim_history, judging, project
+from lab import judging
 from lab.claim_history import ClaimFile
-from lab.cli import console, shared
+from lab.cli import console, page, publish, shared, stored_results
 from lab.model import EXIT_FALSIFIED, EXIT_OK, Outcome, ResultsError, Stamp, UsageError, Verdict
 from lab.report import comparability
 from lab.report.outcomes import outcome_exit_code
+from lab.report.statistics import predicted_orders
 from lab.report.summary import render
 from lab.stages import registry
 from lab.store import Attempt, Store, write_whole
@@ -22,35 +23,21 @@ NOTES = "notes.md"
 """What a person has to say about the results; goes into the summary as it is."""
 
 
-def _claims(folder: Path | None) -> tuple[Path, ClaimFile]:
-    found = project.find(Path.cwd(), folder)
-    claims = claim_history.read(found / "CLAIM.md")
-    registry.check_claims(claims.claims)
-    return found, claims
-
-
 def summary_text(results: Path, folder: Path | None) -> tuple[str, list[Verdict]]:
     """The summary of the stored results, and every verdict in it; ResultsError when they do not belong together."""
-    _require_folder(results)
-    found, claims = _claims(folder)
-    store = Store(results)
-    # Smoke and unfinished attempts are no results: a summary that named them would differ from checkout to checkout.
-    selection = comparability.select(store.attempts())
-    shared.require_current(selection)
-    verdicts = [verdict for attempt in selection.attempts for verdict in comparability.verdicts_of(attempt)]
-    text = render(
-        selection,
+    stored = stored_results.read(results, folder)
+    return _text(stored, results), stored.verdicts
+
+
+def _text(stored: stored_results.Stored, results: Path) -> str:
+    return render(
+        stored.selection,
         registry.BY_NAME,
-        {claim.id: claim.title for claim in claims.claims},
-        _stamps_today(found, selection),
+        {claim.id: claim.title for claim in stored.claims},
+        _stamps_today(stored.project, stored.selection),
         _notes(results / NOTES),
+        predicted_orders(stored.claims),
     )
-    return text, verdicts
-
-
-def _require_folder(results: Path) -> None:
-    if not results.is_dir():
-        raise UsageError(f"--results {results}: no such folder; name the one that holds the stored results")
 
 
 def _notes(path: Path) -> str:
@@ -73,27 +60,41 @@ def _stamps_today(folder: Path, selection: comparability.Selection) -> dict[str,
     return today
 
 
-def write_summary(results: Path, folder: Path | None) -> list[Verdict]:
-    """Write results/summary.md; returns the verdicts in it."""
-    text, verdicts = summary_text(results, folder)
-    write_whole(results / SUMMARY, text)
+def write_summary(
+    results: Path, folder: Path | None, junit: Path | None = None, asked: page.Wanted | None = None
+) -> list[Verdict]:
+    """Write results/summary.md and what else is asked for (JUnit, page, pictures); tell GitHub. The verdicts in it."""
+    stored = stored_results.read(results, folder)
+    write_whole(results / SUMMARY, _text(stored, results))
     console.progress(f"wrote {results / SUMMARY}")
     unfinished = Store(results).partials()
     if unfinished:
         console.progress(f"{len(unfinished)} unfinished attempts are left out: {', '.join(map(str, unfinished))}")
-    return verdicts
+    if junit is not None:
+        publish.write_junit(stored, junit)
+    if asked:
+        page.write(stored, asked, _stamps_today(stored.project, stored.selection), _notes(results / NOTES))
+    publish.publish_job(stored)
+    return stored.verdicts
 
 
 def summary(
     results: shared.ResultsOption = shared.RESULTS,
     project: shared.ProjectOption = None,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if summary.md is out of date.")] = False,
+    junit: shared.JunitOption = None,
+    html: page.HtmlOption = False,
+    html_file: page.HtmlFileOption = None,
+    plots: page.PlotsOption = None,
 ) -> None:
     """Write results/summary.md from stored results alone.
 
     Exit codes: 0 all held or missed, 1 a claim is falsified, 3 something is unknown, 4 results are damaged or mixed.
     With --check: 0 up to date, 1 out of date, 4 damaged or mixed.
     """
+    asked = page.wanted(results, html, html_file, plots)
+    if check and (junit is not None or asked):
+        raise UsageError("--check writes nothing: leave out --junit, --html, --html-file and --plots")
     if check:
         text, _ = summary_text(results, project)
         path = results / SUMMARY
@@ -102,14 +103,14 @@ def summary(
             raise typer.Exit(EXIT_FALSIFIED)
         console.progress(f"{path} is what the stored results give")
         return
-    code = outcome_exit_code(write_summary(results, project))
+    code = outcome_exit_code(write_summary(results, project, junit, asked))
     if code != EXIT_OK:
         raise typer.Exit(code)
 
 
 def verify(results: shared.ResultsOption = shared.RESULTS) -> None:
     """Check every stored attempt against its checksums and its stamp. Exit 4 when one is damaged."""
-    _require_folder(results)
+    stored_results.require_folder(results)
     store = Store(results)
     problems = store.verify()
     for problem in problems:
@@ -133,8 +134,8 @@ def judge(
 
     A claim that was committed after an attempt had started cannot be held by it: its verdict is UNKNOWN.
     """
-    _require_folder(results)
-    _, claims = _claims(project)
+    stored_results.require_folder(results)
+    _, claims = stored_results.claims_of(project)
     if claims.is_shallow:
         raise UsageError(
             "this clone's history is cut, so nobody can tell since when its claims stand; run `git fetch --unshallow`"

@@ -5,10 +5,11 @@ No clock, no path of a machine, no order of a set goes into it: the same results
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lab.model import Outcome, Stamp
+from lab.report import statistics
 from lab.report.comparability import (
     MUST_AGREE,
     SHORT_DIGEST,
@@ -59,6 +60,7 @@ def render(
     claims: Mapping[str, str],
     today_stamps: Mapping[str, Stamp] | None,
     notes: str = "",
+    predicted: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """The whole summary in Markdown, ending with one newline.
 
@@ -66,7 +68,8 @@ def render(
 
     ``stages`` maps names to stages in the order of their sections; ``claims`` maps claim ids to titles in the
     order of their rows; ``today_stamps`` gives the stamp that each stage would get now (None: not known), to
-    label stale results. Raises ResultsError when a stored verdict is damaged or ``selection`` mixes inputs.
+    label stale results; ``predicted`` the order that the claims of a stage name beforehand. Raises ResultsError
+    when a stored verdict is damaged or ``selection`` mixes inputs.
     """
     blocks = ["# Summary of results", "## How to read", HOW_TO_READ]
     if selection.attempts:
@@ -75,7 +78,7 @@ def render(
         for name in [*stages, *(name for name in stored if name not in stages)]:
             if name in stored:
                 today = (today_stamps or {}).get(name)
-                blocks += _stage_blocks(selection, name, stages.get(name), today)
+                blocks += _stage_blocks(selection, name, stages.get(name), today, (predicted or {}).get(name))
         missing = [name for name in stages if name not in stored]
         if missing:
             blocks += ["## Not run", f"No attempt counts for: {', '.join(missing)}."]
@@ -88,13 +91,16 @@ def render(
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _environment_heading(key: EnvironmentKey) -> str:
-    """``### Environment: provider qemu, …``: the facts that agree, in the usual order, unusual ones last."""
+def environment_text(key: EnvironmentKey) -> str:
+    """``provider qemu, …``: the facts that agree, in the usual order, unusual ones last."""
     facts = dict(key)
     usual = [name for name in MUST_AGREE if name in facts]
     unusual = [name for name in facts if name not in MUST_AGREE]
-    text = ", ".join(f"{name} {one_line(facts[name])}" for name in usual + unusual)
-    return f"### Environment: {text or 'not read'}"
+    return ", ".join(f"{name} {one_line(facts[name])}" for name in usual + unusual) or "not read"
+
+
+def _environment_heading(key: EnvironmentKey) -> str:
+    return f"### Environment: {environment_text(key)}"
 
 
 def _bullets(lines: list[str], lead: str) -> list[str]:
@@ -129,24 +135,46 @@ def _changed_claims(selection: Selection, key: EnvironmentKey) -> list[str]:
     return lines
 
 
-def _stage_blocks(selection: Selection, name: str, stage: Stage | None, today: Stamp | None) -> list[str]:
+def _stage_blocks(
+    selection: Selection, name: str, stage: Stage | None, today: Stamp | None, predicted: Sequence[str] | None
+) -> list[str]:
     title = f"{one_line(stage.title)} ({name})" if stage is not None else name
     blocks = [f"## Stage: {title}"]
     comparisons = selection.comparisons(name)
     if len(comparisons) > 1:
-        blocks.append(_several_environments(comparisons))
+        blocks.append(several_environments(comparisons))
     label = labels(selection)
     for comparison in comparisons:
         blocks.append(_environment_heading(comparison.environment))
         blocks.append(markdown(stage_frame(comparison, stage, label)))
         blocks += _origin_blocks(selection, comparison, today, label)
-        remarks = _verdict_lines(comparison, label) + _problem_lines(comparison, stage, label)
-        blocks += _bullets(remarks + _judge_lines(comparison, stage, label), "Not held, and problems:")
-        blocks += _bullets(_note_lines(comparison, stage, label), "Notes:")
+        blocks += _bullets(statistics_lines(comparison, stage, label, predicted), "What the repetitions allow to say:")
+        blocks += _bullets(remark_lines(comparison, stage, label), "Not held, and problems:")
+        blocks += _bullets(note_lines(comparison, stage, label), "Notes:")
     return blocks
 
 
-def _several_environments(comparisons: list[Comparison]) -> str:
+def statistics_lines(
+    comparison: Comparison, stage: Stage | None, label: Mapping[str, str], predicted: Sequence[str] | None
+) -> list[str]:
+    """Spread, ratio, stability and chance of each row, as far as its stage has repetitions."""
+    if stage is None:
+        return []
+    return [
+        f"{label[attempt.cell.name]}: {line}"
+        for attempt in comparison.attempts
+        if attempt.observation is not None
+        for line in statistics.lines(attempt.observation, stage.view(attempt.observation), predicted)
+    ]
+
+
+def remark_lines(comparison: Comparison, stage: Stage | None, label: Mapping[str, str]) -> list[str]:
+    """Verdicts that are not HELD, problems, and rows that another version of the stage judged."""
+    found = _verdict_lines(comparison, label) + _problem_lines(comparison, stage, label)
+    return found + _judge_lines(comparison, stage, label)
+
+
+def several_environments(comparisons: list[Comparison]) -> str:
     """The sentence that keeps a reader from comparing two tables of one stage."""
     facts = [dict(comparison.environment) for comparison in comparisons]
     differing = []
@@ -160,10 +188,10 @@ def _several_environments(comparisons: list[Comparison]) -> str:
     )
 
 
-def _origin_blocks(
+def origin_lines(
     selection: Selection, comparison: Comparison, today: Stamp | None, label: Mapping[str, str]
 ) -> list[str]:
-    """Where a table's numbers come from: stamp, environment, attempts."""
+    """Where a table's numbers come from: stamp, environment, attempts. The stamp stands in backticks."""
     lines = [f"stamp: `{comparison.stamp.digest[:SHORT_DIGEST]}`"]
     if today is not None and today.digest != comparison.stamp.digest:
         names = ", ".join(differing_inputs(comparison.stamp, today))
@@ -172,7 +200,7 @@ def _origin_blocks(
     unread = [name for name in MUST_AGREE if name not in known]
     if unread:
         lines.append(f"not read on any row, so not known to agree: {', '.join(unread)}")
-    equal, varying = shown_facts(comparison)
+    equal, _ = shown_facts(comparison)
     if equal:
         facts = ", ".join(f"{name} {short(text)}" for name, text in equal.items())
         lines.append(f"same on every row: {facts}")
@@ -183,7 +211,15 @@ def _origin_blocks(
             f"{label[attempt.cell.name]}: attempt {attempt.number} of {begun}, run {attempt.run_id}, "
             f"{attempt.started[:10]}{seed}"
         )
-    blocks = _bullets(lines, "Where this table comes from:")
+    return lines
+
+
+def _origin_blocks(
+    selection: Selection, comparison: Comparison, today: Stamp | None, label: Mapping[str, str]
+) -> list[str]:
+    """:func:`origin_lines` as a list, and a table of the facts that vary."""
+    blocks = _bullets(origin_lines(selection, comparison, today, label), "Where this table comes from:")
+    _, varying = shown_facts(comparison)
     if varying:
         blocks += ["Facts that vary between the rows:", markdown(varying_frame(comparison, varying, label))]
     return blocks
@@ -221,7 +257,7 @@ def _judge_lines(comparison: Comparison, stage: Stage | None, label: Mapping[str
     ]
 
 
-def _note_lines(comparison: Comparison, stage: Stage | None, label: Mapping[str, str]) -> list[str]:
+def note_lines(comparison: Comparison, stage: Stage | None, label: Mapping[str, str]) -> list[str]:
     """The stage's notes in the order of the rows; a note that every row has stands once, without a label."""
     if stage is None:
         return []

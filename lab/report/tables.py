@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from lab.model import Verdict
 from lab.report.comparability import (
     SHORT_DIGEST,
@@ -23,6 +21,8 @@ from lab.report.comparability import (
 from lab.report.outcomes import weightiest
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from lab.stages.contract import Stage
 
 NOTHING = "-"
@@ -42,6 +42,9 @@ def short(text: str) -> str:
 
 def markdown(frame: pd.DataFrame) -> str:
     """A frame as a Markdown table: pipes escaped, numbers left as they were written."""
+    # pandas is loaded where a table is made: help and completion of the verbs that write one should not wait for it.
+    import pandas as pd
+
     escaped = pd.DataFrame(
         [[_cell(value) for value in row] for row in frame.to_numpy().tolist()],
         columns=[_cell(title) for title in frame.columns],
@@ -55,6 +58,8 @@ def _cell(value: object) -> str:
 
 
 def _frame(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> pd.DataFrame:
+    import pandas as pd
+
     return pd.DataFrame([list(row) for row in rows], columns=list(columns), dtype=object)
 
 
