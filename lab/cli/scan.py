@@ -303,8 +303,7 @@ def run_alone(argv: Sequence[str], *, name: str, obj: str | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except LabError as error:
-        typer.echo(f"error: {error}", err=True)
-        return error.exit_code
+        return console.fail(error)
     return 0
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections import namedtuple
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from lab import artifacts
-from lab.cli import doctor, shared
-from lab.providers.digitalocean import account
+from lab.cli import cloud_readiness, doctor, readiness, shared
+from lab.config import TOKEN_VARIABLES
+from lab.providers.digitalocean import address
 from lab.providers.qemu import image
+from tests.digitalocean_api.account import ALL_SCOPES
 from tests.digitalocean_api.server import TOKEN, LocalDigitalOcean
 from tests.projects import commit_claims, make_bench, tree
 
@@ -20,13 +24,45 @@ GIB = 1 << 30
 ETCD = artifacts.load_releases().etcd
 
 
+class Mirror(BaseHTTPRequestHandler):
+    """Has every file that is asked for; or none, when its server says so."""
+
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        body = b"0" * 64 + b"\n"
+        self.send_response(404 if self.server.is_empty else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words):
+        pass
+
+
 @pytest.fixture
-def bench(tmp_path, monkeypatch, capfd):
+def mirror():
+    """Releases on loopback."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:
+        server.asked, server.is_empty = [], False
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch, capfd, mirror):
     """A bench on a machine that lacks nothing."""
     made = make_bench(tmp_path, monkeypatch, capfd)
+    for name in TOKEN_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(image, "missing_tools", lambda *, for_build: [])
     monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(100 * GIB, 50 * GIB, 50 * GIB))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(readiness, "KVM", str(tmp_path / "kvm"))
+    for name in ("KUBERNETES", "ETCD", "K3S"):
+        monkeypatch.setenv(f"LAB_{name}_MIRROR", f"http://127.0.0.1:{mirror.server_address[1]}/{name.lower()}")
     return made
 
 
@@ -47,9 +83,10 @@ def lines(bench, code):
 def test_a_machine_that_is_ready(bench):
     found = lines(bench, 0)
     assert list(found) == [
-        "QEMU", "guest image", "KVM", "disk", "cores", "Go", "LAB_ARTIFACTS", "DigitalOcean", "CLAIM.md",
+        "QEMU", "guest image", "KVM", "disk", "cores", "Go", "LAB_ARTIFACTS", "releases", "CLAIM.md",
+        "DigitalOcean token",
     ]  # fmt: skip
-    assert "local guests" in found["DigitalOcean"]["state"]
+    assert "local guests" in found["DigitalOcean token"]["state"]
     assert {entry["fix"] for entry in found.values()} == {""}
     assert found["CLAIM.md"]["state"] == "1 claims, clean"
     assert found["disk"]["state"] == f"50 GiB free at {bench.root}"
@@ -108,18 +145,150 @@ def test_claims_that_do_not_parse(bench):
     assert entry["fix"] == f"mend {bench.project / 'CLAIM.md'}"
 
 
-def test_go_and_artifacts_are_shown_and_not_required(bench, monkeypatch):
+def program(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("says", "state"),
+    [
+        ("echo go version go1.26.8 linux/amd64", "1.26 at {go}"),
+        ("echo go version go1.25.1 linux/amd64", "1.25 at {go}, older than 1.26; used only to build"),
+        ("echo nothing", "{go} does not run (ParseError); used only to build"),
+    ],
+)
+def test_go_is_shown_and_not_required(bench, monkeypatch, says, state):
     folder = bench.root / "bin"
     folder.mkdir()
     (folder / "git").symlink_to(str(shutil.which("git")))
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setenv("LAB_ARTIFACTS", "/some/folder")
-    found = lines(bench, 0)
-    assert found["Go"]["state"].startswith("not on PATH")
-    assert found["LAB_ARTIFACTS"]["state"] == "/some/folder"
-    (folder / "go").write_text("")
-    (folder / "go").chmod(0o755)
-    assert lines(bench, 0)["Go"]["state"] == str(folder / "go")
+    assert lines(bench, 0)["Go"]["state"].startswith("not on PATH")
+    program(folder / "go", says)
+    assert lines(bench, 0)["Go"]["state"].startswith(state.format(go=folder / "go"))
+
+
+def test_a_go_that_is_no_program(bench, monkeypatch):
+    (bench.root / "bin").mkdir()
+    (bench.root / "bin" / "go").write_text("")
+    (bench.root / "bin" / "go").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bench.root / 'bin'}:{os.environ['PATH']}")
+    assert "does not run" in lines(bench, 0)["Go"]["state"]
+
+
+def test_a_folder_of_binaries_that_is_not_there(bench, monkeypatch):
+    monkeypatch.setenv("LAB_ARTIFACTS", str(bench.root / "none"))
+    entry = lines(bench, 5)["LAB_ARTIFACTS"]
+    assert entry["state"] == str(bench.root / "none")
+    assert entry["fix"].startswith("no such folder")
+    (bench.root / "none").mkdir()
+    assert lines(bench, 0)["LAB_ARTIFACTS"]["fix"] == ""
+
+
+def test_a_kvm_that_this_user_may_not_open_is_worth_a_note(bench, monkeypatch):
+    device = bench.root / "kvm"
+    device.write_text("")
+    access = os.access
+    # Root, who often runs these tests, may open every device.
+    monkeypatch.setattr(os, "access", lambda path, *rest: path != str(device) and access(path, *rest))
+    entry = lines(bench, 0)["KVM"]
+    assert "group kvm" in entry["fix"]
+    assert entry["needed"] is False
+
+
+def test_a_kvm_that_this_user_may_open(bench):
+    (bench.root / "kvm").write_text("")
+    assert lines(bench, 0)["KVM"]["state"] == "device is there, tried at boot"
+
+
+# --- releases
+
+
+def test_releases_are_asked_for_small_files_that_a_run_would_ask_for(bench, mirror):
+    entry = lines(bench, 0)["releases"]
+    assert entry["state"].startswith("reachable: http://127.0.0.1")
+    known = artifacts.load_releases().known[-1]
+    assert set(mirror.asked) == {
+        f"/kubernetes/{known}/bin/linux/amd64/kubelet.sha256", f"/etcd/{ETCD}/SHA256SUMS",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["empty", "closed"])
+def test_releases_that_cannot_be_reached_and_nothing_at_hand(bench, mirror, monkeypatch, way):
+    mirror.is_empty = True
+    if way == "closed":
+        monkeypatch.setenv("LAB_ETCD_MIRROR", "http://127.0.0.1:9")
+    entry = lines(bench, 5)["releases"]
+    assert entry["state"].startswith("not reachable: http://127.0.0.1")
+    assert "LAB_ARTIFACTS" in entry["fix"]
+    assert entry["needed"] is True
+
+
+def test_releases_are_not_needed_when_binaries_are_at_hand(bench, mirror, monkeypatch):
+    mirror.is_empty = True
+    (bench.root / "cache" / "artifacts" / "etcd").mkdir(parents=True)
+    entry = lines(bench, 0)["releases"]
+    assert "there is the cache" in entry["state"]
+    assert entry["needed"] is False
+    monkeypatch.setenv("LAB_ARTIFACTS", str(bench.root))
+    assert "there is LAB_ARTIFACTS and the cache" in lines(bench, 0)["releases"]["state"]
+
+
+def test_a_mirror_that_is_no_address(bench, monkeypatch):
+    monkeypatch.setenv("LAB_ETCD_MIRROR", "ftp://127.0.0.1")
+    assert "ftp://127.0.0.1" in lines(bench, 5)["releases"]["fix"]
+
+
+# --- deadlines, and what is needed where
+
+
+def test_a_check_that_hangs_holds_up_no_other_and_is_named():
+    release = threading.Event()
+    jobs = [
+        readiness.Job(name="slow", run=lambda: [release.wait(60) or readiness.Check(name="slow", state="late")]),
+        readiness.Job(name="quick", run=lambda: [readiness.Check(name="quick", state="well")]),
+    ]
+    found = readiness.all_of(jobs, deadline_s=0.5)
+    release.set()
+    assert [(check.name, check.word) for check in found] == [("slow", "fix"), ("quick", "ok")]
+    assert "no answer within 0.5 s" in found[0].state
+
+
+def test_a_check_that_fails_is_a_line_with_the_reason():
+    def run():
+        raise OSError(13, "Permission denied", "/cache")
+
+    [check] = readiness.all_of([readiness.Job(name="disk", run=run)])
+    assert (check.name, check.word) == ("disk", "fix")
+    assert "/cache" in check.fix
+
+
+def test_what_a_local_guest_needs_is_a_note_for_other_providers(bench, monkeypatch):
+    monkeypatch.setattr(image, "missing_tools", lambda *, for_build: ["qemu-system-x86"])
+    assert lines(bench, 5)["QEMU"]["needed"] is True
+    ended = bench.lab("doctor", "--provider", "ssh", "--json")
+    assert ended.code == 0
+    found = {entry["name"]: entry for entry in ended.json()}
+    assert found["QEMU"]["needed"] is found["guest image"]["needed"] is False
+    assert found["QEMU"]["fix"] == "apt-get install qemu-system-x86"
+
+
+def test_a_provider_that_does_not_exist(bench):
+    ended = bench.lab("doctor", "--provider", "azure")
+    assert ended.code == 2
+    assert "qemu, digitalocean, ssh" in ended.error
+
+
+def test_other_providers_ask_for_k3s(bench, mirror):
+    assert bench.lab("doctor", "--provider", "ssh").code == 0
+    assert [path.split("/")[1] for path in mirror.asked] == ["k3s"]
+
+
+def test_droplets_without_a_token(bench):
+    ended = bench.lab("doctor", "--provider", "digitalocean", "--json")
+    assert ended.code == 5
+    [entry] = [entry for entry in ended.json() if entry["name"] == "DigitalOcean token"]
+    assert "export DIGITALOCEAN_TOKEN" in entry["fix"]
 
 
 # --- fetch
@@ -193,38 +362,63 @@ def test_a_pin_is_only_for_official_files(bench, binaries, images, monkeypatch):
 
 
 class TestCloud:
-    """With a token the account is asked; what is wrong stands in one line."""
+    """With a token the account is asked; each line says what is there, and what is wrong."""
 
     @pytest.fixture
-    def cloud(self, monkeypatch):
+    def cloud(self, bench, monkeypatch):
         with LocalDigitalOcean() as server:
             monkeypatch.setenv("LAB_DIGITALOCEAN_API", server.url)
             monkeypatch.setenv("LAB_PUBLIC_ADDRESS_URL", "http://127.0.0.1:9/")
+            monkeypatch.setenv("DIGITALOCEAN_TOKEN", TOKEN)
+            monkeypatch.setattr(cloud_readiness, "public_address", lambda url: "203.0.113.7")
             yield server
             assert server.unexpected == []
+            assert not {"POST", "PUT", "PATCH"} & {call.method for call in server.requests}
 
-    def line(self, bench, code):
+    def found(self, bench, code):
         ended = bench.lab("doctor", "--json")
-        assert ended.code == code
-        (found,) = [entry for entry in ended.json() if entry["name"] == "DigitalOcean"]
-        return found
+        assert ended.code == code, ended.out
+        assert TOKEN not in ended.out
+        entries = {entry["name"]: entry for entry in ended.json()}
+        return {name: entries[name] for name in list(entries)[9:]}
 
-    def test_a_usable_account_with_its_price(self, bench, monkeypatch, cloud):
-        monkeypatch.setenv("DIGITALOCEAN_TOKEN", TOKEN)
-        monkeypatch.setattr(account, "public_address", lambda url: "203.0.113.7")
-        assert self.line(bench, 0) == {
-            "name": "DigitalOcean",
-            "state": "token and account are usable; $0.03571 a node and hour",
-            "fix": "",
-        }
-        assert not {"POST", "PUT"} & {call.method for call in cloud.requests}
+    def test_a_usable_account(self, bench, cloud):
+        found = self.found(bench, 0)
+        assert list(found) == ["DigitalOcean token", "droplet limit", "droplet", "public address"]
+        assert found["DigitalOcean token"]["state"].startswith("usable; 12 scopes tried")
+        assert found["droplet"]["state"] == (
+            "s-2vcpu-4gb with ubuntu-24-04-x64 in fra1: $0.03571 a node and hour"
+        )
+        assert found["droplet limit"]["state"] == "0 of 10 droplets in use"
+        assert found["public address"]["state"].startswith("203.0.113.7: ")
 
     def test_a_wrong_token(self, bench, monkeypatch, cloud):
         monkeypatch.setenv("DIGITALOCEAN_TOKEN", "dop_v1_of_somebody_else")
-        line = self.line(bench, 5)
+        found = self.found(bench, 5)
+        assert list(found) == ["DigitalOcean token", "public address"]
+        line = found["DigitalOcean token"]
         assert (line["state"], "401" in line["fix"]) == ("not usable", True)
         assert "dop_v1_of_somebody_else" not in str(line)
 
+    def test_scopes_that_are_missing_are_all_named(self, bench, cloud):
+        scopes = ALL_SCOPES - {"tag:read", "droplet:delete"}
+        cloud.account.tokens = {TOKEN: frozenset(scopes)}
+        line = self.found(bench, 5)["DigitalOcean token"]
+        assert line["state"] == "2 of 12 scopes that were tried are missing"
+        assert line["fix"] == "give the token these scopes too: tag:read, droplet:delete"
+
+    @pytest.mark.parametrize(
+        ("change", "part"), [({"droplet_limit": 0}, "lab gc"), ({"status": "locked"}, "ask DigitalOcean")]
+    )
+    def test_no_room(self, bench, cloud, change, part):
+        for name, value in change.items():
+            setattr(cloud.account, name, value)
+        assert part in self.found(bench, 5)["droplet limit"]["fix"]
+
     def test_no_public_address(self, bench, monkeypatch, cloud):
-        monkeypatch.setenv("DIGITALOCEAN_TOKEN", TOKEN)
-        assert "--allow-from" in self.line(bench, 5)["fix"]
+        monkeypatch.setattr(cloud_readiness, "public_address", address.public_address)
+        assert "--allow-from" in self.found(bench, 5)["public address"]["fix"]
+
+    def test_another_provider_asks_nothing(self, bench, cloud):
+        assert bench.lab("doctor", "--provider", "qemu").code == 0
+        assert cloud.requests == []
