@@ -10,22 +10,13 @@ import itertools
 import math
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Protocol
 
 from lab.model import Missing, UsageError
 
 # Exact tests list every arrangement; beyond this many they are refused rather than approximated.
 MAX_ARRANGEMENTS = 500_000
-
-
-class IndexSource(Protocol):
-    """What :func:`bootstrap_interval` needs of ``random.Random``."""
-
-    def randrange(self, stop: int, /) -> int:
-        """A whole number from 0 up to, and without, ``stop``."""
-        ...
 
 
 def median(values: Sequence[float]) -> float:
@@ -125,38 +116,11 @@ def enough_for_test(first_size: int, second_size: int, alpha: float) -> bool:
     return smallest_possible_p(first_size, second_size) <= alpha
 
 
-def bootstrap_interval(
-    samples: Sequence[Sequence[float]],
-    statistic: Callable[..., float],
-    source: IndexSource,
-    *,
-    resamples: int = 2000,
-    level: float = 0.95,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of ``statistic(*samples)``, each sample resampled on its own.
-
-    ``source`` is a seeded ``random.Random`` or the like; it is drawn from sample by sample, value by value,
-    so one seed gives one interval. Missing for no sample, an empty one, or when the statistic raises it.
-    UsageError for ``resamples`` below 1 or ``level`` outside 0..1.
-    """
-    if resamples < 1 or not 0 < level < 1:
-        raise UsageError(f"a bootstrap needs resamples >= 1 and 0 < level < 1, not {resamples} and {level}")
-    if not samples:
-        raise Missing("no sample to resample")
-    checked = [_checked(sample) for sample in samples]
-    drawn = sorted(
-        statistic(*([sample[source.randrange(len(sample))] for _ in sample] for sample in checked))
-        for _ in range(resamples)
-    )
-    tail = (1 - level) / 2
-    return _quantile(drawn, tail), _quantile(drawn, 1 - tail)
-
-
 def resampled_medians(values: Sequence[float]) -> list[tuple[float, int]]:
     """Every median that a resample of all values (drawn with replacement) can have, ascending, with its count.
 
-    The counts are of equally likely resamples and add up to ``n ** n``: the bootstrap distribution itself, where
-    :func:`bootstrap_interval` draws from it. Missing for an empty sample or NaN.
+    The counts are of equally likely resamples and add up to ``n ** n``: the bootstrap distribution itself, not draws
+    from it. Missing for an empty sample or NaN.
     """
     ordered = sorted(_checked(values))
     n = len(ordered)

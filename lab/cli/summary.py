@@ -132,7 +132,8 @@ def judge(
 ) -> None:
     """Judge all stored raw texts again with today's code and CLAIM.md; report every verdict that changes.
 
-    A claim that was committed after an attempt had started cannot be held by it: its verdict is UNKNOWN.
+    A claim that was committed after an attempt had started cannot be held by it: its verdict is UNKNOWN. The exit
+    code is that of the attempts which the summary would show: 0 all held or missed, 1 falsified, 3 something is unknown.
     """
     stored_results.require_folder(results)
     _, claims = stored_results.claims_of(project)
@@ -142,7 +143,7 @@ def judge(
         )
     store = Store(results)
     changes: list[dict[str, Any]] = []
-    verdicts: list[Verdict] = []
+    newest: dict[tuple[str, str], tuple[int, list[Verdict]]] = {}
     for attempt in [*store.attempts(), *store.attempts(smoke=True)]:
         observation, record = _judged(attempt, claims)
         before = {entry["claim"]: entry["outcome"] for entry in attempt.verdict.get("verdicts", [])}
@@ -151,8 +152,9 @@ def judge(
             if before.get(claim) != after.get(claim):
                 place = str(attempt.path.relative_to(results))
                 changes.append({"attempt": place, "claim": claim, "was": before.get(claim), "is": after.get(claim)})
-        if not attempt.smoke and attempt.countable:
-            verdicts += [Verdict.from_json(entry) for entry in record["verdicts"]]
+        place_in_table = (attempt.cell.name, attempt.stage)
+        if not attempt.smoke and attempt.countable and attempt.number > newest.get(place_in_table, (0, []))[0]:
+            newest[place_in_table] = (attempt.number, [Verdict.from_json(entry) for entry in record["verdicts"]])
         if write and (observation != attempt.observation or record != attempt.verdict):
             store.rejudge(attempt, observation, record)
     if as_json:
@@ -162,7 +164,7 @@ def judge(
         console.print_table("Changed verdicts", ["attempt", "claim", "was", "is"], rows)
     else:
         console.progress("no verdict changes")
-    code = outcome_exit_code(verdicts)
+    code = outcome_exit_code([verdict for _, verdicts in newest.values() for verdict in verdicts])
     if code != EXIT_OK:
         raise typer.Exit(code)
 

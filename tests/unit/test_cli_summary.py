@@ -362,6 +362,14 @@ def test_smoke_attempts_are_judged_and_do_not_decide(bench):
     assert on(bench, "judge").code == 0
 
 
+@pytest.mark.parametrize(("first", "second", "code"), [("no number", "1", 0), ("1", "no number", 3), ("2", "7", 0)])
+def test_the_newest_attempt_decides_as_in_the_summary(bench, first, second, code):
+    for text in (first, second):
+        bench.use_stages(fake_stage(collect=say(text)))
+        bench.run()
+    assert on(bench, "judge").code == on(bench, "summary").code == code
+
+
 def test_the_age_of_a_claim_is_no_matter_for_smoke(bench):
     run(bench, "v1.36.3", "--quick")
     commit_claims(bench.project, FOR_FAKE_STAGE.replace("number == 1", "number > 1"), unix=LATER_UNIX)

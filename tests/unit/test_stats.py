@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 import statistics
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from lab.model import Missing, UsageError
 from lab.stats import (
-    bootstrap_interval,
     enough_for_test,
     mann_whitney_p,
     median,
@@ -54,7 +52,6 @@ def test_quantiles_out_of_range(bounds):
 
 @pytest.mark.parametrize("bad", [[], [math.nan], [1.0, math.nan], [None, 1.0]])
 def test_missing_is_never_a_number(bad):
-    rng = random.Random(1)
     for call in (
         lambda: median(bad),
         lambda: quantile_range(bad),
@@ -63,8 +60,6 @@ def test_missing_is_never_a_number(bad):
         lambda: mann_whitney_p(bad, [1.0]),
         lambda: mann_whitney_p([1.0], bad),
         lambda: paired_sign_flip_p(bad, bad),
-        lambda: bootstrap_interval([bad], median, rng),
-        lambda: bootstrap_interval([[1.0], bad], ratio_of_medians, rng),
     ):
         with pytest.raises(Missing):
             call()
@@ -176,46 +171,3 @@ def test_enough_for_test():
         enough_for_test(3, 3, 0)
     with pytest.raises(UsageError):
         enough_for_test(3, 3, 1.0)
-
-
-def test_bootstrap_is_repeatable_from_the_seed():
-    again = [bootstrap_interval([EMP, CTL], ratio_of_medians, random.Random(7), resamples=200) for _ in range(2)]
-    assert again[0] == again[1]
-    assert 0.081 / 0.581 <= again[0][0] <= ratio_of_medians(EMP, CTL) <= again[0][1] <= 0.090 / 0.577
-
-
-def test_bootstrap_draws_from_the_source_it_is_given():
-    class Rota:
-        def __init__(self):
-            self.next = -1
-
-        def randrange(self, stop):
-            self.next += 1
-            return self.next % stop
-
-    assert bootstrap_interval([[1.0, 2.0, 9.0]], median, Rota(), resamples=5) == (2.0, 2.0)
-
-    class First:
-        def randrange(self, stop):
-            return 0
-
-    assert bootstrap_interval([[1.0, 2.0, 9.0], [4.0, 8.0]], ratio_of_medians, First(), resamples=3) == (0.25, 0.25)
-
-
-def test_bootstrap_of_one_value_has_no_width():
-    assert bootstrap_interval([[3.0]], median, random.Random(0), resamples=10) == (3.0, 3.0)
-
-
-@pytest.mark.parametrize("arguments", [{"resamples": 0}, {"level": 0}, {"level": 1}])
-def test_bootstrap_refusals(arguments):
-    with pytest.raises(UsageError):
-        bootstrap_interval([[1.0]], median, random.Random(0), **arguments)
-    with pytest.raises(Missing):
-        bootstrap_interval([], median, random.Random(0))
-
-
-@given(VALUES, st.integers(0, 2**32))
-def test_wider_level_gives_wider_interval_within_the_data(values, seed):
-    narrow = bootstrap_interval([values], median, random.Random(seed), resamples=50, level=0.5)
-    wide = bootstrap_interval([values], median, random.Random(seed), resamples=50, level=0.9)
-    assert min(values) <= wide[0] <= narrow[0] <= narrow[1] <= wide[1] <= max(values)
