@@ -18,6 +18,7 @@ from lab.artifacts.resolve import (
     resolve_runtime,
     resolve_upstream,
 )
+from lab.artifacts.runtime import runtime_requests
 from lab.artifacts.sources import Builder, Sources
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "resolve_k3s_images",
     "resolve_runtime",
     "resolve_upstream",
+    "runtime_requests",
 ]

@@ -47,7 +47,7 @@ VERBS: dict[str, Verb] = {
         group=SET_UP,
     ),
     "fetch": Verb(
-        module="lab.cli.doctor",
+        module="lab.cli.fetch",
         function="fetch",
         help="Put verified binaries and the guest image into the cache, so that later runs need no network.",
         group=SET_UP,

@@ -11,13 +11,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lab import artifacts
-from lab.cli import cloud_readiness, doctor, readiness, shared
+from lab.cli import cloud_readiness, fetch, readiness, shared
 from lab.config import TOKEN_VARIABLES
 from lab.providers.digitalocean import address
 from lab.providers.qemu import image
 from tests.digitalocean_api.account import ALL_SCOPES
 from tests.digitalocean_api.server import TOKEN, LocalDigitalOcean
 from tests.projects import commit_claims, make_bench, tree
+from tests.unit.test_artifacts_runtime import STATIC
 
 Usage = namedtuple("Usage", "total used free")
 GIB = 1 << 30
@@ -302,7 +303,7 @@ def binaries(bench, monkeypatch):
     for name in ("hyperkube-v1.36.3", "hyperkube-v1.37.2", f"etcd-{ETCD}"):
         (folder / f"{name}-linux-amd64").write_bytes(name.encode())
     releases = artifacts.Releases(known=("v1.36.3", "v1.37.2"), etcd=ETCD, pins=())
-    for module in (shared, doctor):
+    for module in (shared, fetch):
         monkeypatch.setattr(module, "load_releases", lambda: releases)
     return folder
 
@@ -314,7 +315,7 @@ def images(monkeypatch):
     return asked
 
 
-def fetch(bench, versions, folder, *words):
+def fetched(bench, versions, folder, *words):
     return bench.lab("fetch", versions, "--artifacts", str(folder), "--no-download", "--no-build", *words)
 
 
@@ -322,7 +323,7 @@ def fetch(bench, versions, folder, *words):
     ("versions", "wanted"), [("v1.36.3", ["v1.36.3"]), ("known", ["v1.36.3", "v1.37.2"]), ("1.37.2", ["v1.37.2"])]
 )
 def test_fetch_fills_the_cache(bench, binaries, images, versions, wanted):
-    ended = fetch(bench, versions, binaries)
+    ended = fetched(bench, versions, binaries)
     assert (ended.code, ended.out) == (0, "")
     names = {path.name for path in (bench.root / "cache" / "artifacts").iterdir() if path.is_dir()}
     assert names == {f"etcd-{ETCD}-linux-amd64", *(f"kubernetes-{version}-linux-amd64" for version in wanted)}
@@ -331,7 +332,7 @@ def test_fetch_fills_the_cache(bench, binaries, images, versions, wanted):
         assert f"{version}: " in ended.err
     shutil.rmtree(binaries)
     (bench.root / "empty").mkdir()
-    assert fetch(bench, versions, bench.root / "empty").code == 0, "the cache is enough from now on"
+    assert fetched(bench, versions, bench.root / "empty").code == 0, "the cache is enough from now on"
 
 
 @pytest.mark.parametrize(
@@ -346,16 +347,38 @@ def test_fetch_fills_the_cache(bench, binaries, images, versions, wanted):
     ],
 )
 def test_what_cannot_be_fetched(bench, binaries, images, versions, code, part):
-    ended = fetch(bench, versions, binaries)
+    ended = fetched(bench, versions, binaries)
     assert ended.code == code
     assert part in ended.error
     assert images == []
 
 
+def test_a_runtime_for_nodes_without_one(bench, binaries, images, monkeypatch):
+    releases = artifacts.Releases(known=("v1.36.3",), etcd=ETCD, pins=(), containerd="v2.1.9", runc="v1.3.6")
+    monkeypatch.setattr(shared, "load_releases", lambda: releases)
+    (folder := binaries / "containerd-v2.1.9-linux-amd64").mkdir()
+    for name in ("containerd", "containerd-shim-runc-v2", "ctr"):
+        (folder / name).write_bytes(name.encode())
+    (binaries / "runc-v1.3.6-linux-amd64").write_bytes(b"runc")
+    # The head of a static executable: what stands in it is all that is looked at.
+    (binaries / "busybox-linux-amd64").write_bytes(STATIC)
+    ended = fetched(bench, "v1.36.3", binaries, "--runtime")
+    assert ended.code == 0, ended.err
+    assert "runtime: " in ended.err
+    names = {path.name.partition("-")[0] for path in (bench.root / "cache" / "artifacts").iterdir() if path.is_dir()}
+    assert names == {"kubernetes", "etcd", "containerd", "runc", "busybox"}
+
+
+def test_k3s_brings_its_own_runtime(bench, binaries, images):
+    ended = fetched(bench, "v1.36.3", binaries, "--distro", "k3s", "--runtime")
+    assert ended.code == 2
+    assert "--runtime is for --distro upstream" in ended.error
+
+
 def test_a_pin_is_only_for_official_files(bench, binaries, images, monkeypatch):
     releases = bench.root / "releases.toml"
-    monkeypatch.setattr(doctor, "DEFAULT_PATH", releases)
-    ended = fetch(bench, "v1.36.3", binaries, "--pin")
+    monkeypatch.setattr(fetch, "DEFAULT_PATH", releases)
+    ended = fetched(bench, "v1.36.3", binaries, "--pin")
     assert ended.code == 0
     assert "kubernetes v1.36.3: came from artifacts, nothing to pin" in ended.err
     assert not releases.exists()
