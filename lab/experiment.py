@@ -2,82 +2,61 @@
 
 Raw texts are stored before they are parsed. A stage that fails is an attempt with an UNKNOWN verdict, not the end of
 the run; a lost node ends its cell; results that cannot be stored, and a node that cannot be removed, end the run.
-Whatever happens, the node is removed or kept as asked.
+Whatever happens, the node is removed or kept as asked. What is missing then, :func:`run` does when it is given the past
+of that run.
 """
 
 from __future__ import annotations
 
-import logging
 import secrets
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from lab import __version__, claim_history, claims, clock, interrupts, judging, plan
+from lab import __version__, attempts, claims, clock, failure, interrupts, plan, resume
+from lab.attempts import Work
 from lab.claim_history import ClaimFile
 from lab.config import RunConfig
-from lab.distros.contract import Cluster, Distro
+from lab.distros.contract import Cluster
 from lab.distros.reuse import SharedNode, give_back
 from lab.host import Deadline
-from lab.manifests import Manifests
-from lab.model import (
-    JSON,
-    Cell,
-    Environment,
-    Interrupted,
-    LabError,
-    LeftBehind,
-    Missing,
-    NodeError,
-    ResultsError,
-    TransportError,
-    UsageError,
-    Verdict,
-)
+from lab.journal import RunJournal
+from lab.model import JSON, Interrupted, LabError, LeftBehind, Missing, NodeError, ResultsError, UsageError
 from lab.phases import Phases
-from lab.providers.contract import Node, NodeSpec, Provider
-from lab.secrets import SECRETS
+from lab.providers.contract import Node, NodeSpec
+from lab.resume import Past
+from lab.run_state import CellResult, Failure, Tools, Watched, iso, note
 from lab.stages import registry
-from lab.stages.context import StageContext
 from lab.stages.contract import Stage
-from lab.store import AttemptWriter, RunJournal, Store
 
-log = logging.getLogger(__name__)
+__all__ = ["CellResult", "Tools", "check_claims", "run"]
 
 BOOT_S = 400.0
 INSTALL_S = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
-    """What a run works with."""
+class Run:
+    """What all cells of a run share. ``past`` is None unless the run goes on."""
 
-    provider: Provider
-    distro: Distro
-    store: Store
-    manifests: Manifests
-    scripts: Mapping[str, str]
-    claims: ClaimFile
-    progress: Callable[[str], None]
-    clock: Callable[[], float] = time.time
+    config: RunConfig
+    tools: Tools
+    stages: tuple[Stage, ...]
+    journal: RunJournal
+    past: Past | None
+    started: float
 
+    @property
+    def events(self) -> Sequence[JSON]:
+        """What earlier processes journaled."""
+        return () if self.past is None else self.past.events
 
-@dataclass(slots=True, kw_only=True)
-class CellResult:
-    """How one cell went. ``problem`` is the error that ended it early, if one did."""
-
-    cell: Cell
-    phases: dict[str, float] = field(default_factory=dict)
-    verdicts: list[Verdict] = field(default_factory=list)
-    attempts: list[Path] = field(default_factory=list)
-    problem: LabError | None = None
-    failed_stages: list[str] = field(default_factory=list)
-    kept: str | None = None
+    @property
+    def session(self) -> int:
+        """Number of this process among those that have worked on the run, from 1."""
+        return 1 if self.past is None else self.past.sessions + 1
 
 
 def check_claims(claims: ClaimFile, *, quick: bool) -> None:
@@ -89,38 +68,72 @@ def check_claims(claims: ClaimFile, *, quick: bool) -> None:
         )
 
 
-def run(config: RunConfig, tools: Tools) -> list[CellResult]:
-    """All cells, one after the other. Interrupted passes through, after clean-up; everything else is in the results."""
+def run(config: RunConfig, tools: Tools, past: Past | None = None) -> list[CellResult]:
+    """All cells, one after the other, of a new run or of one that goes on.
+
+    Interrupted passes through, after clean-up; everything else is in the results.
+    """
+    if past is not None:
+        resume.check_inputs(past, config, tools)
     check_claims(tools.claims, quick=config.quick)
     registry.check_claims(tools.claims.claims)
+    if past is not None:
+        resume.remove_left_nodes(past, tools.provider, tools, is_shared=config.reuse_node)
+    stages = registry.select(config.stages)
     shared = None
     if config.reuse_node:
         shared = SharedNode(tools.provider, tools.distro, tools.scripts, tools.progress, cells=len(config.cells))
         tools = replace(tools, provider=shared)
+    todo = config if past is None else replace(config, cells=resume.cells_to_do(past, config, tools.store))
+    _check(todo, tools)
+    run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    journal = tools.store.open_run(run_id) if past is None else past.journal
+    state = Run(config=config, tools=tools, stages=stages, journal=journal, past=past, started=tools.clock())
+    try:
+        journal.own()
+        if past is None:
+            journal.event("run", lab=__version__, **resume.first_event(config, tools))
+        else:
+            journal.event("resume", lab=__version__, owner=resume.owner())
+        return _cells(state, shared)
+    finally:
+        journal.close()
+
+
+def _check(config: RunConfig, tools: Tools) -> None:
+    """Everything that would fail later or cost money for nothing."""
     tools.provider.check(plan.node_count(config))
     plan.check_cost(config, tools.provider.hourly_price())
-    stages = registry.select(config.stages)
     for cell in config.cells:
         for claim in tools.claims.claims:
             if claim.stage in config.stages:
                 # A claim that has no answer for a cell is found now, not when its node has been made.
                 claims.applies(claim, cell)
         tools.distro.files(cell, tools.provider.site)
-    run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    journal = tools.store.open_run(run_id)
-    journal.event("run", cells=[cell.name for cell in config.cells], stages=[stage.name for stage in stages])
-    started = tools.clock()
+
+
+def _cells(state: Run, shared: SharedNode | None) -> list[CellResult]:
+    config, tools, journal = state.config, state.tools, state.journal
     results: list[CellResult] = []
     try:
         for cell in config.cells:
-            reason = _reason_to_stop(config, tools, tools.clock() - started, results)
-            result = CellResult(cell=cell)
+            reason = _reason_to_stop(state, results)
+            result = CellResult(
+                cell=cell, run_id=journal.run_id, missing=config.stages, sessions=_sessions(state, cell.name)
+            )
             results.append(result)
             if reason:
                 result.problem = Missing(f"{cell.name} was not started: {reason}")
                 continue
-            _run_cell(config, tools, cell, stages, run_id, journal, result)
+            watched = Watched(cell=cell, phases=Phases(), price=tools.provider.hourly_price())
+            work = Work(config=config, tools=tools, journal=journal, cell=cell, result=result, watched=watched)
+            tools.watch(watched)
+            try:
+                _run_cell(state, work)
+            finally:
+                watched.is_over = True
     except Interrupted as error:
+        tools.progress(f"to go on with it: lab run --resume {journal.run_id}")
         for result in results[-1:]:
             result.problem = result.problem or error
             if isinstance(result.problem, LeftBehind):
@@ -132,7 +145,7 @@ def run(config: RunConfig, tools: Tools) -> list[CellResult]:
             if shared is not None:
                 _close(shared, tools, journal, results)
         finally:
-            _finish(journal, _record(config, run_id, started, tools.clock(), results), tools, results)
+            _finish(journal, _record(state, results), tools, results)
     return results
 
 
@@ -147,22 +160,24 @@ def _close(shared: SharedNode, tools: Tools, journal: RunJournal, results: Seque
         last = results[-1]
         before = f"\nbefore that: {last.problem}" if last.problem is not None else ""
         last.problem = LeftBehind(f"{error}{before}")
-        _note(journal, last, "left-behind", text=str(error))
+        note(journal, last, "left-behind", text=str(error))
 
 
-def _reason_to_stop(config: RunConfig, tools: Tools, spent_s: float, results: Sequence[CellResult]) -> str:
+def _reason_to_stop(state: Run, results: Sequence[CellResult]) -> str:
     """Why no further cell may start; empty when it may."""
+    config, tools = state.config, state.tools
     for result in results:
         if isinstance(result.problem, ResultsError):
-            return f"results of {result.cell.name} could not be stored"
+            return f"results of {result.cell.name} could not be stored, or do not belong together"
         if isinstance(result.problem, LeftBehind):
             return f"what {result.cell.name} left behind may still run beside it"
-    if config.max_minutes is not None and spent_s > config.max_minutes * 60:
+    if config.max_minutes is not None and tools.clock() - state.started > config.max_minutes * 60:
         return f"--max-minutes {config.max_minutes:g} is over"
-    if config.max_cost is not None and results:
+    lives = resume.spent_s(state.past, state.started)
+    lives += [sum(result.phases.values()) for result in results if not result.is_restored]
+    if config.max_cost is not None and lives:
         price = tools.provider.hourly_price()
-        spent = sum((plan.dollars(sum(result.phases.values()), price) for result in results), Decimal(0))
-        wanted = spent + plan.dollars(plan.cell_seconds(config), price)
+        wanted = sum((plan.dollars(life, price) for life in [*lives, plan.cell_seconds(config)]), Decimal(0))
         if wanted > config.max_cost:
             return f"with it the bill would come to ${wanted}, above --max-cost {config.max_cost}"
     return ""
@@ -178,91 +193,103 @@ def _finish(journal: RunJournal, record: JSON, tools: Tools, results: Sequence[C
             result.problem = result.problem or error
 
 
-def _run_cell(
-    config: RunConfig,
-    tools: Tools,
-    cell: Cell,
-    stages: Sequence[Stage],
-    run_id: str,
-    journal: RunJournal,
-    result: CellResult,
-) -> None:
+def _run_cell(state: Run, work: Work) -> None:
     """One cell on one node. An expected error ends up in ``result.problem``; Interrupted also passes through."""
-    phases = Phases()
+    result, phases = work.result, work.watched.phases
     node: Node | None = None
     cluster: Cluster | None = None
     try:
         try:
+            missing = [stage for stage in state.stages if state.past is None or not _is_settled(state, work, stage)]
+            if not missing and state.past is not None:
+                result.is_restored, result.sessions = True, max(1, result.sessions - 1)
+                result.phases = _phases_before(state, work.cell.name)
+                return
             with phases.track("boot"):
-                node = _node(config, tools, cell, run_id, journal)
+                node = _node(state, work)
                 clock.check(node.host)
             with phases.track("install"):
-                if config.node is not None:
-                    cluster = tools.distro.attach(node, cell)
+                if state.config.node is not None:
+                    cluster = state.tools.distro.attach(node, work.cell)
                 else:
-                    cluster = tools.distro.install(node, cell, Deadline.after(INSTALL_S))
-            tools.progress(f"{cell.name}: ready on {node.id}")
-            for stage in stages:
-                _attempt(config, tools, cluster, stage, run_id, phases, journal, result)
+                    cluster = state.tools.distro.install(node, work.cell, Deadline.after(INSTALL_S))
+            state.tools.progress(f"{work.cell.name}: ready on {node.id}")
+            for stage in missing:
+                attempts.run_stage(work, cluster, stage, state.events)
+                _has(result, stage)
         except (LabError, OSError) as error:
-            result.problem = error if isinstance(error, LabError) else NodeError(f"{cell.name}: {error}")
-            _note(journal, result, "problem", cell=cell.name, text=str(error))
+            result.problem = error if isinstance(error, LabError) else NodeError(f"{work.cell.name}: {error}")
+            stage_name, phase = work.watched.stage, phases.where(error)
+            result.failures.append(Failure(text=str(result.problem), stage=stage_name, phase=phase))
+            note(work.journal, result, "problem", cell=work.cell.name, text=str(error))
             if isinstance(error, Interrupted):
                 raise
-        if node is not None and (result.failed_stages or result.problem):
-            _save_logs(config.cache / "logs" / run_id / cell.name, tools, cluster, node, result)
+        if node is not None and result.failures:
+            failure.save(work, cluster, node, state.stages, state.session)
     finally:
         # Nothing may stand between here and the removal that could raise.
         try:
             if node is not None:
                 with phases.track("removal"):
-                    release = partial(_release, config, tools, node, journal, result)
-                    interrupts.surely(f"removing node {node.id}", release)
+                    interrupts.surely(f"removing node {node.id}", partial(_release, work, node))
         finally:
-            result.phases = phases.seconds()
+            if not result.is_restored:
+                result.phases = phases.seconds()
+                facts = {"phases_s": result.phases, "missing": list(result.missing)}
+                note(work.journal, result, "cell", cell=work.cell.name, **facts)
 
 
-def _save_logs(folder: Path, tools: Tools, cluster: Cluster | None, node: Node, result: CellResult) -> None:
-    """What helps to explain a failure, as far as it can be had; only a signal passes through."""
-    try:
-        tools.distro.save_logs(cluster, node, folder)
-        tools.progress(f"{result.cell.name}: logs are in {folder}")
-    except Interrupted as error:
-        result.problem = error
-        raise
-    except (LabError, OSError) as error:
-        tools.progress(f"{result.cell.name}: the logs could not be saved: {error}")
+def _has(result: CellResult, stage: Stage) -> None:
+    result.missing = tuple(name for name in result.missing if name != stage.name)
 
 
-def _note(journal: RunJournal, result: CellResult, kind: str, **facts: Any) -> None:
-    """Journal an event on the way out: a disk that is full must not stop the clean-up or hide what went wrong."""
-    try:
-        journal.event(kind, **facts)
-    except ResultsError as error:
-        result.problem = result.problem or error
+def _is_settled(state: Run, work: Work, stage: Stage) -> bool:
+    if not attempts.settle(work, stage, state.events):
+        return False
+    _has(work.result, stage)
+    return True
 
 
-def _node(config: RunConfig, tools: Tools, cell: Cell, run_id: str, journal: RunJournal) -> Node:
+def _phases_before(state: Run, cell: str) -> dict[str, float]:
+    """Seconds by phase of a cell that an earlier process did; of the last one that told."""
+    told = [event["phases_s"] for event in state.events if event["kind"] == "cell" and event["cell"] == cell]
+    return dict(told[-1]) if told else {}
+
+
+def _sessions(state: Run, cell: str) -> int:
+    """How many processes have made a node for a cell, this one included."""
+    made = [event for event in state.events if event["kind"] in ("create", "attach") and event["cell"] == cell]
+    return len(made) + 1
+
+
+def _node(state: Run, work: Work) -> Node:
+    config, tools, journal, cell = state.config, state.tools, work.journal, work.cell
     if config.node is not None:
-        return tools.provider.attach(config.node)
-    name = cell.name.split("+")[0].replace("_", "-")
-    spec = NodeSpec(
-        name=name,
-        run_id=f"{run_id.lower()}-{config.cells.index(cell) + 1}",
-        vcpus=config.nodes.vcpus,
-        memory_mib=config.nodes.memory_mib,
-        files=tools.distro.files(cell, tools.provider.site),
-        expires_s=plan.expiry_s(config, tools.clock()),
-    )
-    journal.event("create", node=spec.id)
-    return tools.provider.create(spec, Deadline.after(BOOT_S))
+        journal.event("attach", node=config.node, cell=cell.name)
+        node = tools.provider.attach(config.node)
+    else:
+        # A node that lingers in a provider's list must not pass for the one that is made now.
+        again = "" if state.session == 1 else f"r{state.session}"
+        spec = NodeSpec(
+            name=cell.name.split("+")[0].replace("_", "-"),
+            run_id=f"{journal.run_id.lower()}-{config.cells.index(cell) + 1}{again}",
+            vcpus=config.nodes.vcpus,
+            memory_mib=config.nodes.memory_mib,
+            files=tools.distro.files(cell, tools.provider.site),
+            expires_s=plan.expiry_s(config, tools.clock()),
+        )
+        work.watched.node = spec.id
+        journal.event("create", node=spec.id, cell=cell.name)
+        node = tools.provider.create(spec, Deadline.after(BOOT_S))
+    work.watched.node = work.result.node = node.id
+    return node
 
 
-def _release(config: RunConfig, tools: Tools, node: Node, journal: RunJournal, result: CellResult) -> None:
+def _release(work: Work, node: Node) -> None:
     """Keep or destroy the node. When neither works, ``result.problem`` is LeftBehind with the node's id."""
-    failed = result.problem is not None or bool(result.failed_stages)
+    config, tools, journal, result = work.config, work.tools, work.journal, work.result
     interrupted = isinstance(result.problem, Interrupted)
-    keep = config.keep == "always" or (config.keep == "failed" and failed and not interrupted)
+    keep = config.keep == "always" or (config.keep == "failed" and bool(result.failures) and not interrupted)
     try:
         # A node that was given is the user's: it stays, also when this run is interrupted.
         if keep or config.node is not None:
@@ -277,100 +304,18 @@ def _release(config: RunConfig, tools: Tools, node: Node, journal: RunJournal, r
         tools.progress(f"left behind: {text}")
         before = f"\nbefore that: {result.problem}" if result.problem is not None else ""
         result.problem = LeftBehind(f"{text}{before}")
-        _note(journal, result, "left-behind", node=node.id, text=text)
+        note(journal, result, "left-behind", node=node.id, text=text)
         return
-    _note(journal, result, "kept" if result.kept else "destroyed", node=node.id)
+    note(journal, result, "kept" if result.kept else "destroyed", node=node.id)
 
 
-def _attempt(
-    config: RunConfig,
-    tools: Tools,
-    cluster: Cluster,
-    stage: Stage,
-    run_id: str,
-    phases: Phases,
-    journal: RunJournal,
-    result: CellResult,
-) -> None:
-    """Collect, store raw, parse, judge, seal."""
-    cell = cluster.cell
-    started = tools.clock()
-    uncountable = claim_history.uncountable_reasons(tools.claims, stage.name, cell, started)
-    if uncountable and not config.quick:
-        tools.progress(f"{cell.name}: stage {stage.name} will not count: {'; '.join(uncountable)}")
-    writer = tools.store.begin(
-        cell=cell,
-        stage=stage.name,
-        stamp=judging.stamp(stage, tools.manifests, tools.scripts, config.options),
-        environment=Environment(must_agree=cluster.must_agree, shown=cluster.shown),
-        run_id=run_id,
-        started=_iso(started),
-        smoke=config.quick,
-        uncountable=uncountable,
-        extra={"seed": config.seed, "node": cluster.node.id},
-    )
-    try:
-        problem = _collect(config, tools, cluster, stage, writer, phases, result)
-        observation, record = judging.judge(stage, cell, writer.raw(), tools.claims.claims)
-        attempt = writer.seal(observation=observation, verdict=record, finished=_iso(tools.clock()))
-    except (Interrupted, ResultsError):
-        # Nobody measured to the end: what was said so far stays in the unfinished folder and counts for nothing.
-        if writer.path.exists():
-            _note(journal, result, "unfinished", attempt=str(writer.path.relative_to(tools.store.root)))
-        raise
-    result.attempts.append(attempt.path)
-    result.verdicts += [Verdict.from_json(entry) for entry in record["verdicts"]]
-    journal.event("sealed", attempt=str(attempt.path.relative_to(tools.store.root)), problem=record["problem"])
-    if isinstance(problem, TransportError):
-        raise problem
+def _record(state: Run, results: Sequence[CellResult]) -> JSON:
+    """run.json: what was asked for and how it went. ``sessions`` is there when more than one process was needed."""
 
-
-def _collect(
-    config: RunConfig,
-    tools: Tools,
-    cluster: Cluster,
-    stage: Stage,
-    writer: AttemptWriter,
-    phases: Phases,
-    result: CellResult,
-) -> LabError | None:
-    """Save what the node says; returns what ended that early. Interrupted and ResultsError pass through."""
-    name = cluster.cell.name
-    context = StageContext(
-        cluster=cluster,
-        manifests=tools.manifests,
-        save=writer.save,
-        params=stage.params(config.options),
-        seed=config.seed,
-        phases=phases,
-        progress=lambda text: tools.progress(f"{name}: {text}"),
-    )
-    tools.progress(f"{name}: stage {stage.name}")
-    for file, text in cluster.facts_texts.items():
-        writer.save(file, text)
-    try:
-        with phases.track("other"):
-            stage.collect(context)
-    except (Interrupted, ResultsError):
-        raise
-    except (LabError, OSError, *judging.MALFORMED) as error:
-        problem = error if isinstance(error, LabError) else NodeError(f"{type(error).__name__}: {error}")
-        tools.progress(f"{name}: stage {stage.name} failed: {problem}")
-        result.failed_stages.append(stage.name)
-        writer.save(judging.PROBLEM, SECRETS.mask(f"{problem}\n"))
-        return problem
-    return None
-
-
-def _iso(unix: float) -> str:
-    return datetime.fromtimestamp(unix, UTC).isoformat(timespec="milliseconds")
-
-
-def _record(config: RunConfig, run_id: str, started: float, finished: float, results: Sequence[CellResult]) -> JSON:
-    """run.json: what was asked for and how it went."""
-
-    def cell(result: CellResult) -> dict[str, Any]:
+    def cell(result: CellResult) -> JSON:
+        several = {} if result.sessions == 1 else {"sessions": result.sessions}
         return {
+            **several,
             "cell": result.cell.as_json(),
             "phases_s": result.phases,
             "outcomes": {verdict.claim: verdict.outcome.value for verdict in result.verdicts},
@@ -378,12 +323,13 @@ def _record(config: RunConfig, run_id: str, started: float, finished: float, res
             "kept": result.kept,
         }
 
+    config = state.config
     return {
         "format": 1,
-        "run": run_id,
+        "run": state.journal.run_id,
         "lab": __version__,
-        "started": _iso(started),
-        "finished": _iso(finished),
+        "started": iso(state.started) if state.past is None else state.past.started,
+        "finished": iso(state.tools.clock()),
         "seed": config.seed,
         "options": dict(config.options),
         "provider": config.provider,

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import hashlib
 import io
+import logging
 import os
 import shlex
 import shutil
@@ -35,6 +36,8 @@ UNPACK = (
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """What a shell gives for a program that is missing or cannot be run (POSIX, Shell Command Language, 2.8.2)."""
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -161,12 +164,14 @@ class LocalHost:
             out, err = b"", f"{command.argv[0]}: {error.strerror}\n".encode()
         except OSError as error:
             raise NodeError(f"{self.name}: cannot run {command.argv[0]}: {error.strerror or error}") from error
+        seconds = time.monotonic() - started
+        log.debug("%s: exit %d in %.2f s: %s", self.name, status, seconds, command.shown())
         completed = Completed(
             argv=command.argv,
             exit_status=status,
             stdout=out.decode(errors="replace"),
             stderr=err.decode(errors="replace"),
-            seconds=time.monotonic() - started,
+            seconds=seconds,
         )
         if command.check and completed.exit_status != 0:
             raise CommandError(failure_text(self.name, command, completed))

@@ -226,6 +226,11 @@ class Environment:
     must_agree: Mapping[str, str] = field(default_factory=dict)
     shown: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def barred(self) -> tuple[str, ...]:
+        """Why nothing that was measured here may ever count; empty when it may. A stand-in says that it is one."""
+        return ("it ran on a stand-in for k3s",) if "stand-in" in self.shown.get("k3s", "") else ()
+
     def as_json(self) -> JSON:
         """Plain form for stamp.json."""
         return {"must_agree": dict(sorted(self.must_agree.items())), "shown": dict(sorted(self.shown.items()))}

@@ -1,12 +1,13 @@
-"""What a run would do, before it does anything: cells, nodes, minutes, files. Pure."""
+"""What a run would do, before it does anything: cells, nodes, minutes, cost, API calls, files. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_UP, Decimal
 
 from lab.config import RunConfig
-from lab.model import JSON, Stamp, UsageError
+from lab.model import JSON, Cell, Stamp, UsageError
 from lab.stages import registry
 
 BOOT_BUDGET_S = 45.0
@@ -21,13 +22,25 @@ LEAST_BILL = Decimal("0.01")
 """A droplet is billed by the second, for a minute or a cent at least."""
 
 
+API_CALLS: Mapping[str, tuple[int, int]] = {"digitalocean": (12, 17)}
+"""Least calls of a provider's API: once a run (account, catalogue, lists, scopes), and for each node from its tag to
+the last DELETE. Waiting asks again every few seconds. Providers that are not named have no API."""
+
+SEALED = ("observation.json", "verdict.json", "stamp.json", "SHA256SUMS")
+"""Files of an attempt beside its raw texts."""
+
+Before = Mapping[Cell, Mapping[str, float] | None]
+"""Seconds by phase of an earlier run of the same cell, stages and options; None where there is none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStage:
-    """One stage in one cell. ``seconds`` is an estimate for software emulation."""
+    """One stage in one cell. ``seconds`` is an estimate for software emulation, ``windows_s`` waited on purpose."""
 
     cell: str
     stage: str
     seconds: float
+    windows_s: float
     folder: str
     stamp: str
 
@@ -40,6 +53,7 @@ def make(config: RunConfig, stamps: dict[str, Stamp]) -> list[PlannedStage]:
             cell=cell.name,
             stage=stage.name,
             seconds=stage.budget_s(config.options),
+            windows_s=stage.windows_s(config.options),
             folder=f"{config.results}/{base}{cell.name}/{stage.name}/",
             stamp=stamps[stage.name].digest[:12],
         )
@@ -89,16 +103,53 @@ def check_cost(config: RunConfig, hourly_price: Decimal) -> None:
         )
 
 
-def as_json(config: RunConfig, planned: list[PlannedStage], hourly_price: Decimal) -> JSON:
-    """The plan as plain data; ``dollars`` is text."""
+def expected_seconds(config: RunConfig, planned: list[PlannedStage], before: Before) -> tuple[float, int]:
+    """Expected time of all, and for how many cells it rests on an earlier run instead of on budgets."""
+    known = {cell: sum(phases.values()) for cell in config.cells if (phases := before.get(cell))}
+    rest = [entry for entry in planned if entry.cell not in {cell.name for cell in known}]
+    cells = len(config.cells) - len(known)
+    boots = 0 if config.node else min(cells, 1) if config.reuse_node else cells
+    installs = 0 if config.node else cells
+    budgets = sum(entry.seconds for entry in rest) + boots * BOOT_BUDGET_S + installs * INSTALL_BUDGET_S
+    return sum(known.values()) + budgets, len(known)
+
+
+def api_calls(config: RunConfig) -> int:
+    """Calls of the provider's API that the run makes at least; 0 for a provider without one."""
+    run, node = API_CALLS.get(config.provider, (0, 0))
+    count = node_count(config)
+    return run + node * count if count else 0
+
+
+def files(config: RunConfig, planned: list[PlannedStage]) -> list[str]:
+    """What would be written, ``<…>`` standing for what is not known yet."""
+    run = f"{config.results}/_runs/<run>"
+    attempts = [f"{entry.folder}<attempt>/{{raw/*,{','.join(SEALED)}}}" for entry in planned]
+    nodes = [f"{config.cache}/nodes/<node>/ (as long as the node is there)"]
+    summary = [] if config.quick else [f"{config.results}/summary.md"]
+    logs = f"{config.cache}/logs/<run>/<cell>/ (after a failure)"
+    return [*attempts, f"{run}/journal.jsonl", f"{run}/run.json", *summary, *nodes, logs]
+
+
+def as_json(config: RunConfig, planned: list[PlannedStage], hourly_price: Decimal, before: Before) -> JSON:
+    """The plan as plain data; ``dollars`` is text, and nothing is rounded down that costs."""
     nodes = node_count(config)
     cost_s = total_seconds(config, planned) if config.reuse_node else cell_seconds(config)
+    expected_s, measured = expected_seconds(config, planned, before)
+    dollars_in_all = nodes * dollars(cost_s, hourly_price)
     return {
         "provider": config.provider,
         "distro": config.distro,
+        "cells": [cell.name for cell in config.cells],
         "nodes": nodes,
         "minutes": round(total_seconds(config, planned) / 60, 1),
-        "dollars": str(nodes * dollars(cost_s, hourly_price)),
+        "minutes_windows": round(sum(entry.windows_s for entry in planned) / 60, 1),
+        "minutes_expected": round(expected_s / 60, 1),
+        "cells_measured_before": measured,
+        "dollars": str(dollars_in_all),
+        "cents": int(dollars_in_all * 100),
+        "api_calls": api_calls(config),
+        "files": files(config, planned),
         "attempts": [
             {"cell": e.cell, "stage": e.stage, "seconds": e.seconds, "folder": e.folder, "stamp": e.stamp}
             for e in planned

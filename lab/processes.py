@@ -6,7 +6,9 @@ A process is identified by pid *and* start time, since pids are used again.
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -15,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.host import Deadline
+
+_logger = logging.getLogger(__name__)
 
 MARK = "LAB_NODE_FOLDER"
 
@@ -77,6 +81,7 @@ def start(
             cwd=folder,
             env={**os.environ, **(env or {}), MARK: str(folder.resolve())},
         )
+    _logger.debug("started process %d: %s", child.pid, shlex.join(argv))
     _children[child.pid] = child
     return child
 

@@ -22,7 +22,9 @@ def earlier_phases(
             record = json.loads(path.read_text())
             same = record["stages"] == list(stages) and record["options"] == dict(options)
             for entry in record["cells"]:
-                if same and entry["cell"] == cell.as_json() and entry["problem"] is None:
+                # The times of a cell that several processes have worked on are those of the last one.
+                whole = entry["problem"] is None and entry.get("sessions", 1) == 1 and entry["phases_s"]
+                if same and entry["cell"] == cell.as_json() and whole:
                     return dict(entry["phases_s"])
         except (OSError, ValueError, KeyError, TypeError):
             continue

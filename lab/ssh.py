@@ -27,8 +27,10 @@ import paramiko
 
 from lab.host import Clock, Command, Completed, Deadline, Sleep, failure_text, wait_until
 from lab.model import CommandError, NodeError, TransportError, WaitTimeout
-from lab.ssh_channel import CHUNK, answers, closing_at, exchange, hanging_up_after
+from lab.ssh_channel import answers, closing_at, exchange, hanging_up_after
 from lab.ssh_connect import Address, AuthenticationRefused, HostKeyMismatch, open_client, parse_public_key
+from lab.ssh_files import INSTALL, PREPARE, WRITE, send
+from lab.ssh_line import described
 
 __all__ = ["Address", "AuthenticationRefused", "HostKeyMismatch", "Reconnect", "SshHost", "parse_public_key"]
 
@@ -47,24 +49,6 @@ REFUSED_PAUSE_S = 5.0
 RECONNECT_S = 120.0
 UNNOTICED_S = 45.0
 """A dead link is noticed this late at most: the next keepalive, the time it may stay unanswered, and some slack."""
-
-# Each of these may be cut off and run again at any point, also while the first execution still goes on.
-PREPARE = (
-    'set -e; if [ -e "$1" ]; then sum=$(sha256sum < "$1"); '
-    'if [ "${sum%% *}" = "$3" ]; then chmod "$2" "$1"; echo same; exit; fi; fi; mkdir -p "$(dirname "$1")"; echo other'
-)
-INSTALL = (
-    'set -e; if [ -e "$1" ]; then part=$1; '
-    'if [ "$5" = copy ]; then part="$2.$$.part"; trap \'rm -f "$part"\' EXIT; cp "$1" "$part"; fi; '
-    'sum=$(sha256sum < "$part"); if [ "${sum%% *}" != "$4" ]; then echo "${sum%% *}"; exit; fi; '
-    'chmod "$3" "$part"; mv -fT "$part" "$2" || true; fi; sum=$(sha256sum < "$2"); echo "${sum%% *}"'
-)
-WRITE = (
-    'set -e; umask 077; part="$1.$$.part"; trap \'rm -f "$part"\' EXIT; mkdir -p "$(dirname "$1")"; cat > "$part"; '
-    # A lost connection ends the input early, and looks like its end from here.
-    '[ "$(wc -c < "$part")" -eq "$3" ] || { echo "the input is not whole" >&2; exit 1; }; '
-    'chmod "$2" "$part"; mv -fT "$part" "$1"'
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +91,29 @@ class SshHost:
         self._reconnect = reconnect or Reconnect()
         self._client: paramiko.SSHClient | None = None
         self._was_connected = False
+        self._alive: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
 
     def pin(self, host_keys: tuple[str, ...]) -> None:
         """Accept these host keys only, from the next connection on."""
         self.address = replace(self.address, host_keys=host_keys)
+
+    def watch(self, alive: Callable[[], None]) -> None:
+        """Ask ``alive`` before a lost connection is sought: it raises NodeError when the machine is known to be gone.
+
+        That ends every wait for the node at once, as a TransportError.
+        """
+        self._alive = alive
+
+    @contextlib.contextmanager
+    def seeking_at_most(self, limit_s: float) -> Iterator[None]:
+        """Inside the block no call seeks a lost connection for longer than this."""
+        before = self._reconnect
+        self._reconnect = replace(before, limit_s=min(limit_s, before.limit_s))
+        try:
+            yield
+        finally:
+            self._reconnect = before
 
     def connect(self, timeout_s: float = CONNECT_TIMEOUT_S, handshake_s: float | None = None) -> None:
         """Open the connection now. HostKeyMismatch stops for good; anything else is TransportError.
@@ -180,8 +182,15 @@ class SshHost:
         def once(channel: paramiko.Channel, deadline: Deadline) -> Completed:
             return self._run_once(channel, deadline, command, become=become)
 
-        completed = self._surviving(command.shown(), command.timeout_s, command.repeatable, once)
-        log.debug("%s: exit %d in %.2f s: %s", self.name, completed.exit_status, completed.seconds, command.shown())
+        started = time.monotonic()
+        ended = "no exit status"
+        try:
+            completed = self._surviving(command.shown(), command.timeout_s, command.repeatable, once)
+            ended = f"exit {completed.exit_status}"
+        finally:
+            if log.isEnabledFor(logging.DEBUG):
+                line = described(self.address, command, become=become)
+                log.debug("%s: %s in %.2f s: %s", self.name, ended, time.monotonic() - started, line)
         if command.check and completed.exit_status != 0:
             raise CommandError(failure_text(self.name, command, completed))
         return completed
@@ -201,6 +210,7 @@ class SshHost:
                     with hanging_up_after(deadline, channel):
                         return once(channel, deadline)
                 except (TransportError, WaitTimeout) as error:
+                    self._check_alive()
                     if not self._may_repeat(error, repeatable or channel is None, channel is not None, outage):
                         raise
                     lost = error
@@ -209,6 +219,12 @@ class SshHost:
                 left_s = min(timeout_s, deadline.remaining_s() + unnoticed_s)
                 outage.left_s -= unnoticed_s
                 self._seek(outage, lost)
+
+    def _check_alive(self) -> None:
+        try:
+            self._alive()
+        except NodeError as error:
+            raise TransportError(f"{self.name}: {error}") from error
 
     def _may_repeat(self, error: NodeError, allowed: bool, was_sent: bool, outage: _Outage) -> bool:
         """Whether a failed try may be followed by another one."""
@@ -228,6 +244,7 @@ class SshHost:
             started = self._reconnect.clock()
             if outage.pause_s > 0:
                 self._reconnect.sleep(min(outage.pause_s, outage.left_s))
+                self._check_alive()
             outage.pause_s = min(
                 max(self._reconnect.first_pause_s, 2 * outage.pause_s), self._reconnect.longest_pause_s
             )
@@ -308,7 +325,7 @@ class SshHost:
                 # Each try has a file of its own: what a lost connection still held may be written late.
                 nonlocal tries
                 tries += 1
-                _send(channel, deadline, self.name, source, f"{folder}/{tries}")
+                send(channel, deadline, self.name, source, f"{folder}/{tries}")
 
             self._surviving(f"sending {source.name}", timeout_s, True, once)
             words = (f"{folder}/{tries}", target, permissions, digest, "copy" if self._become else "move")
@@ -354,25 +371,3 @@ def _shell_words(command: Command, become: bool) -> str:
     if command.env:
         argv += ["env", *(f"{name}={value}" for name, value in command.env.items())]
     return shlex.join([*argv, *command.argv])
-
-
-def _send(channel: paramiko.Channel, deadline: Deadline, node: str, source: Path, target: str) -> None:
-    """Write a file by SFTP, whole from its start; WaitTimeout at the deadline."""
-    what = f"{node}: sending {source.name}"
-    try:
-        with closing_at(deadline, channel, what):
-            channel.invoke_subsystem("sftp")
-            sftp = paramiko.SFTPClient(channel)
-            with source.open("rb") as file, sftp.open(target, "wb") as remote:
-                remote.set_pipelined(True)
-                while chunk := file.read(CHUNK // 2):
-                    remote.write(chunk)
-                # paramiko neither waits for the last writes nor reports a connection that is lost when it closes a
-                # file; an answer to this question comes after all of them.
-                arrived, sent = remote.stat().st_size, file.tell()
-    except (FileNotFoundError, PermissionError) as error:
-        raise NodeError(f"{node}: cannot write {target}: {error.strerror}") from error
-    except (paramiko.SSHException, OSError, EOFError) as error:
-        raise TransportError(f"{what}: {error}") from error
-    if arrived != sent:
-        raise NodeError(f"{node}: cannot write {target}: {arrived} of {sent} bytes are there; is its disk full?")

@@ -8,35 +8,42 @@
 
 A file appears by temporary file, fsync, rename, fsync of the folder; an attempt by the rename of ``.NNNN.partial``.
 ``SHA256SUMS`` serves ``sha256sum -c`` and covers every other file. Hidden beside an attempt: ``.NNNN.partial`` was not
-sealed (its raw texts stay for a person to read); ``.NNNN.judging`` is a re-judgement half written, without meaning;
-``.NNNN.old`` is what a re-judgement replaces, and *is* the attempt while ``NNNN`` itself is not there.
+sealed (its raw texts stay for a person to read, and for its run to go on with); ``.<run>.….new`` is one that was not
+even begun, without meaning; ``.NNNN.judging`` is a re-judgement half written, without meaning; ``.NNNN.old`` is what a
+re-judgement replaces, and *is* the attempt while ``NNNN`` itself is not there.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from lab.atomic import (
+    fsync_folder,
+    json_text,
+    opened,
+    remove_temporary,
+    storing,
+    text_of,
+    write_bytes_whole,
+    write_whole,
+)
+from lab.checksums import FORMAT, SUMS, check, digests_of
+from lab.journal import RunJournal
 from lab.model import JSON, Cell, Environment, ResultsError, Stamp, UsageError
-from lab.secrets import SECRETS
 
-# History of the format: 1, the first.
-FORMAT = 1
+__all__ = ["Attempt", "AttemptWriter", "RunJournal", "Store", "json_text", "write_bytes_whole", "write_whole"]
 
-_SUMS = "SHA256SUMS"
-_SUMS_LINE = re.compile(r"([0-9a-f]{64})  (\S+)\n")
 _ATTEMPT_FOLDER = re.compile(r"(\d{4,})|\.(\d{4,})\.(partial|old)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,=+@-]{0,199}")
 
@@ -63,7 +70,7 @@ class Attempt:
 
     def raw(self) -> dict[str, str]:
         """What the node said, name to text, read now."""
-        with _opened(self.path.parent, fcntl.LOCK_SH):
+        with opened(self.path.parent, fcntl.LOCK_SH):
             if not self.path.exists():
                 raise ResultsError(f"{self.path} is gone; read the results again")
             return _raw_texts(self.path / "raw")
@@ -84,19 +91,43 @@ class Store:
         """A new attempt under the next free number; other processes may begin one at the same moment."""
         _check_name("cell", cell.name)
         _check_name("stage", stage)
+        _check_name("run", run_id)
         folder = self._base(smoke) / cell.name / stage
-        with _storing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            number, partial = _claim_number(folder)
-            for made in (folder, folder.parent, folder.parent.parent):
-                _fsync_folder(made)
+        reasons = [*uncountable, *environment.barred]
         record: JSON = {
-            "format": FORMAT, "stage": stage, "attempt": number, "run": run_id, "cell": cell.as_json(),
+            "format": FORMAT, "stage": stage, "attempt": None, "run": run_id, "cell": cell.as_json(),
             "inputs": dict(stamp.inputs), "stamp": stamp.digest, "environment": environment.as_json(),
             "started": started, "finished": None, "smoke": smoke, "extra": extra,
-            "countable": not smoke and not uncountable, "uncountable_reasons": list(uncountable),
+            "countable": not (smoke or reasons), "uncountable_reasons": reasons,
         }  # fmt: skip
-        return AttemptWriter(partial, number, record)
+        with storing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            partial = _claim_number(folder, record)
+            for made in (folder, folder.parent, folder.parent.parent):
+                fsync_folder(made)
+        return AttemptWriter(partial, record)
+
+    def unfinished(self, run_id: str, *, cell: Cell, stage: str, smoke: bool) -> AttemptWriter | None:
+        """The attempt that a run began and did not seal, None when there is none.
+
+        For the one process that now does this run: what its writes left when they were cut off is deleted.
+        """
+        folder = self._base(smoke) / cell.name / stage
+        found = None
+        with storing(folder):
+            for leftover in folder.glob(f".{run_id}.*.new"):
+                shutil.rmtree(leftover)
+            for partial in sorted(folder.glob(".*.partial")):
+                try:
+                    record = json.loads(text_of(partial / "stamp.json"))
+                    is_mine = record["run"] == run_id and record["format"] == FORMAT
+                except (OSError, ValueError, KeyError, TypeError):
+                    continue
+                if is_mine:
+                    for place in (partial, partial / "raw"):
+                        remove_temporary(place)
+                    found = AttemptWriter(partial, {**record, "finished": None})
+        return found
 
     def attempts(self, *, smoke: bool = False, cell: Cell | None = None, stage: str | None = None) -> list[Attempt]:
         """Sealed attempts by cell name, stage and number; ResultsError when one is damaged."""
@@ -132,7 +163,7 @@ class Store:
         """
         final = attempt.path.with_name(f"{attempt.number:04d}")
         old, judging = _hidden(final, "old"), _hidden(final, "judging")
-        with _storing(final), _opened(final.parent, fcntl.LOCK_EX):
+        with storing(final), opened(final.parent, fcntl.LOCK_EX):
             if not final.exists():
                 os.rename(old, final)
             _read(final, attempt.smoke)
@@ -143,7 +174,7 @@ class Store:
             _write_sealed(judging, {"observation": observation, "verdict": verdict})
             os.rename(final, old)
             os.rename(judging, final)
-            _fsync_folder(final.parent)
+            fsync_folder(final.parent)
             shutil.rmtree(old)
         return _load(final, attempt.smoke)
 
@@ -151,11 +182,11 @@ class Store:
         """The journal of a run, new or continued."""
         _check_name("run", run_id)
         folder = self.root / "_runs" / run_id
-        with _storing(folder):
+        with storing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "journal.jsonl").touch()
-            _fsync_folder(folder)
-            _fsync_folder(folder.parent)
+            fsync_folder(folder)
+            fsync_folder(folder.parent)
         return RunJournal(folder, self._clock)
 
     def _base(self, smoke: bool) -> Path:
@@ -163,7 +194,7 @@ class Store:
 
     def _sealed(self, smoke: bool) -> Iterator[Path]:
         for folder in sorted(self._base(smoke).glob("[!_.]*/[!_.]*/")):
-            with _opened(folder, fcntl.LOCK_SH):
+            with opened(folder, fcntl.LOCK_SH):
                 numbers = sorted(_numbers(folder, partials=False))
             yield from (folder / f"{number:04d}" for number in numbers)
 
@@ -171,97 +202,88 @@ class Store:
 class AttemptWriter:
     """One attempt in the making. ``path`` is its partial folder, ``number`` the number it will have."""
 
-    def __init__(self, path: Path, number: int, record: JSON) -> None:
+    def __init__(self, path: Path, record: JSON) -> None:
         self.path = path
-        self.number = number
+        self.number: int = record["attempt"]
         self._record = record
-        # Written at once, so that a killed run also leaves what its raw texts are about.
-        write_whole(path / "stamp.json", json_text(record), kept=path)
+        self._kept: frozenset[str] = frozenset()
 
-    def save(self, name: str, text: str) -> None:
-        """Stores a text as ``raw/<name>`` before anything reads it.
+    @property
+    def place(self) -> str:
+        """Where the sealed attempt will be below its results folder: cell, stage and number."""
+        return f"{self.path.parent.parent.name}/{self.path.parent.name}/{self.number:04d}"
+
+    @property
+    def environment(self) -> Environment:
+        """Where the attempt was begun."""
+        return Environment.from_json(self._record["environment"])
+
+    @property
+    def extra(self) -> JSON:
+        """What else is known of the attempt; change it with :meth:`amend`."""
+        return dict(self._record["extra"])
+
+    def amend(
+        self, *, extra: JSON, environment: Environment | None = None, uncountable: tuple[str, ...] = ()
+    ) -> None:
+        """Stores other facts about the attempt; reasons not to count are added to those that it has."""
+        barred = () if environment is None else environment.barred
+        reasons = list(dict.fromkeys([*self._record["uncountable_reasons"], *uncountable, *barred]))
+        self._record |= {
+            "extra": extra, "uncountable_reasons": reasons, "countable": not self._record["smoke"] and not reasons
+        }  # fmt: skip
+        if environment is not None:
+            self._record["environment"] = environment.as_json()
+        write_whole(self.path / "stamp.json", json_text(self._record), kept=self.path)
+
+    def cut_back(self, keep: frozenset[str]) -> None:
+        """Deletes what was saved or half sealed before, but for the raw texts named in ``keep``.
+
+        A text that is kept and comes again, from another node, is returned by :meth:`save` instead of stored.
+        """
+        with storing(self.path, kept=self.path):
+            documents = {file for file in self.path.glob("[!.]*") if file.is_file() and file.name != "stamp.json"}
+            for file in [*documents, *(file for file in self.path.glob("raw/[!.]*") if file.name not in keep)]:
+                file.unlink()
+        self._kept = keep
+
+    def save(self, name: str, text: str) -> str | None:
+        """Stores a text as ``raw/<name>`` before anything reads it; see :meth:`cut_back` for when it returns it.
 
         Bytes that were not UTF-8 may come as lone surrogates (``surrogateescape``) and are stored as those bytes.
         """
         _check_name("raw text", name)
         self._require_unsealed()
         target = self.path / "raw" / name
+        if name in self._kept:
+            return text
         if target.exists():
             raise ResultsError(f"{target} is stored already; what a node said is never overwritten")
         write_whole(target, text, kept=self.path)
+        return None
 
     def raw(self) -> dict[str, str]:
         """The texts saved so far, name to text."""
         return _raw_texts(self.path / "raw")
+
+    def digests(self) -> dict[str, str]:
+        """Name to sha256 of the texts saved so far."""
+        return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in self.path.glob("raw/[!.]*")}
 
     def seal(self, *, observation: JSON | None, verdict: JSON, finished: str) -> Attempt:
         """Completes the attempt and gives it its number; None as observation says that parsing failed."""
         self._require_unsealed()
         final = self.path.with_name(f"{self.number:04d}")
         stamp = {**self._record, "finished": finished}
-        with _storing(final, kept=self.path):
+        with storing(final, kept=self.path):
             _write_sealed(self.path, {"observation": observation, "verdict": verdict, "stamp": stamp})
             os.rename(self.path, final)
-            _fsync_folder(final.parent)
+            fsync_folder(final.parent)
         return _load(final, self._record["smoke"])
 
     def _require_unsealed(self) -> None:
         if not self.path.exists():
             raise ResultsError(f"{self.path} is sealed or gone; begin a new attempt")
-
-
-class RunJournal:
-    """``journal.jsonl`` (one JSON object a line, oldest first) and ``run.json`` of one run."""
-
-    def __init__(self, folder: Path, clock: Callable[[], str]) -> None:
-        self.folder = folder
-        self._clock = clock
-        self._lock = threading.Lock()
-
-    def event(self, kind: str, /, **facts: Any) -> None:
-        """Appends ``{"time", "kind", **facts}`` and returns when the disk has it; threads may share a journal."""
-        path = self.folder / "journal.jsonl"
-        line = SECRETS.mask(json_text(dict(**facts, time=self._clock(), kind=kind), indent=None))
-        with self._lock, _storing(path), path.open("a+b") as file:
-            # A crash can leave a line without its end; the next one must not be glued to it.
-            file.seek(max(file.tell() - 1, 0))
-            glue = "" if file.read(1) in (b"", b"\n") else "\n"
-            file.write((glue + line).encode("utf-8", errors="surrogateescape"))
-            file.flush()
-            os.fsync(file.fileno())
-
-    def finish(self, record: JSON) -> None:
-        """Writes run.json, whole."""
-        write_whole(self.folder / "run.json", SECRETS.mask(json_text(record)))
-
-
-def write_whole(path: Path, text: str, *, kept: Path | None = None) -> None:
-    """Creates or replaces a file, whole or not at all; a ResultsError also tells what is safe in ``kept``."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    with _storing(path, kept):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as file:
-                file.write(text.encode("utf-8", errors="surrogateescape"))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            _fsync_folder(path.parent)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-
-
-def json_text(value: Any, *, indent: int | None = 2) -> str:
-    """The form of all JSON here: sorted keys, UTF-8, no NaN, one newline at the end; indent None for journal lines."""
-    try:
-        return json.dumps(value, indent=indent, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-    except (TypeError, ValueError) as error:
-        raise ResultsError(f"a value cannot be stored as JSON: {error}; mend the code that made it") from error
-
-
-def _text(file: Path) -> str:
-    return file.read_bytes().decode("utf-8", errors="surrogateescape")
 
 
 def _check_name(what: str, name: str) -> None:
@@ -278,89 +300,59 @@ def _numbers(folder: Path, *, partials: bool) -> set[int]:
     return {int(match[1] or match[2]) for match in matches if match and (partials or match[3] != "partial")}
 
 
-def _claim_number(folder: Path) -> tuple[int, Path]:
-    while True:
-        number = max(_numbers(folder, partials=True), default=0) + 1
-        partial = _hidden(folder / f"{number:04d}", "partial")
-        try:
-            partial.mkdir()
-        except FileExistsError:
-            continue
-        # Another process may have sealed this very number between our look and our mkdir.
-        if number not in _numbers(folder, partials=False):
-            return number, partial
-        partial.rmdir()
-
-
-@contextlib.contextmanager
-def _storing(target: Path, kept: Path | None = None) -> Iterator[None]:
-    """Turns a failed write into a ResultsError: which file, what is safe, what to do."""
+def _claim_number(folder: Path, record: JSON) -> Path:
+    """A partial folder under the next free number; it appears with its stamp.json, so that it is never nobody's."""
+    made = folder / f".{record['run']}.{secrets.token_hex(4)}.new"
+    made.mkdir()
     try:
-        yield
-    except (OSError, UnicodeEncodeError) as error:
-        safe = "what was stored before is unchanged"
-        if kept is not None:
-            sizes = [file.stat().st_size for file in kept.glob("raw/[!.]*")]
-            safe = f"{len(sizes)} raw texts ({sum(sizes)} bytes) are kept in {kept}"
-        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "free space on that disk" if is_full else "mend the cause"
-        raise ResultsError(f"cannot write {target}: {error}; {safe}; {advice} and run this again") from error
-
-
-@contextlib.contextmanager
-def _opened(folder: Path, lock: int = fcntl.LOCK_UN) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, lock)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _fsync_folder(folder: Path) -> None:
-    with _opened(folder) as descriptor:
-        os.fsync(descriptor)
+        while True:
+            record["attempt"] = number = max(_numbers(folder, partials=True), default=0) + 1
+            write_whole(made / "stamp.json", json_text(record))
+            partial = _hidden(folder / f"{number:04d}", "partial")
+            try:
+                os.rename(made, partial)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                continue
+            # Another process may have sealed this very number between our look and our rename.
+            if number not in _numbers(folder, partials=False):
+                return partial
+            os.rename(partial, made)
+    except (OSError, ResultsError):
+        shutil.rmtree(made, ignore_errors=True)
+        raise
 
 
 def _link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError:
-        write_whole(Path(target), _text(Path(source)))
+        write_whole(Path(target), text_of(Path(source)))
 
 
 def _raw_texts(folder: Path) -> dict[str, str]:
-    return {file.name: _text(file) for file in sorted(folder.glob("[!.]*"))}
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    """Relative name to sha256 of everything in an attempt but its sums; what is no plain file says so instead."""
-    digests = {}
-    for path in sorted(folder.rglob("*")):
-        name, is_plain = path.relative_to(folder).as_posix(), path.is_file() and not path.is_symlink()
-        if name != _SUMS and (name != "raw" or path.is_symlink() or not path.is_dir()):
-            digests[name] = hashlib.sha256(path.read_bytes()).hexdigest() if is_plain else "not that of a plain file"
-    return digests
+    return {file.name: text_of(file) for file in sorted(folder.glob("[!.]*"))}
 
 
 def _write_sealed(folder: Path, documents: Mapping[str, JSON | None]) -> None:
     for name, value in documents.items():
         write_whole(folder / f"{name}.json", json_text(value), kept=folder)
-    sums = "".join(f"{digest}  {name}\n" for name, digest in _digests(folder).items())
-    write_whole(folder / _SUMS, sums, kept=folder)
+    sums = "".join(f"{digest}  {name}\n" for name, digest in digests_of(folder).items())
+    write_whole(folder / SUMS, sums, kept=folder)
     if (folder / "raw").exists():
-        _fsync_folder(folder / "raw")
+        fsync_folder(folder / "raw")
 
 
 def _load(final: Path, smoke: bool) -> Attempt:
-    with _opened(final.parent, fcntl.LOCK_SH):
+    with opened(final.parent, fcntl.LOCK_SH):
         return _read(final if final.exists() else _hidden(final, "old"), smoke)
 
 
 def _read(path: Path, smoke: bool) -> Attempt:
     try:
-        _check(path)
-        documents = {name: json.loads(_text(path / f"{name}.json")) for name in ("stamp", "observation", "verdict")}
+        check(path)
+        documents = {name: json.loads(text_of(path / f"{name}.json")) for name in ("stamp", "observation", "verdict")}
         record = documents.pop("stamp")
         attempt = Attempt(
             path=path, cell=Cell.from_json(record["cell"]), number=record["attempt"], run_id=record["run"],
@@ -377,24 +369,3 @@ def _read(path: Path, smoke: bool) -> Attempt:
     if place != (attempt.cell.name, attempt.stage, f"{attempt.number:04d}", attempt.smoke):
         raise ResultsError(f"{path} is attempt {attempt.number}, {attempt.stage}, of {attempt.cell.name}: it was moved")
     return attempt
-
-
-def _check(path: Path) -> None:
-    # Format before sums: a later format may sum differently, and "damaged" would be the wrong word for it.
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        found = json.loads(_text(path / "stamp.json"))["format"]
-        if found != FORMAT:
-            raise ResultsError(f"{path} has the format {found}, this lab reads {FORMAT}: use the lab that wrote it")
-    text = _text(path / _SUMS)
-    expected = {name: digest for digest, name in _SUMS_LINE.findall(text)}
-    if "".join(f"{digest}  {name}\n" for name, digest in expected.items()) != text:
-        raise ResultsError(f"{path / _SUMS} is not in the form of sha256sum; restore it from version control")
-    actual = _digests(path)
-    problems = [
-        f"{path / name}: sha256 is {actual.get(name, 'unknown, the file is missing')}, "
-        f"{_SUMS} says {expected.get(name, 'nothing of this file')}"
-        for name in sorted({*expected, *actual})
-        if actual.get(name) != expected.get(name)
-    ]
-    if problems:
-        raise ResultsError("\n".join(problems))

@@ -10,7 +10,8 @@ import base64
 import io
 import tarfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -143,6 +144,11 @@ class FakeHost:
 
     def close(self) -> None:
         self.closes += 1
+
+    @contextmanager
+    def seeking_at_most(self, limit_s: float) -> Iterator[None]:
+        assert limit_s > 0
+        yield
 
     def _unpack(self, command: Command) -> Reply:
         with tarfile.open(fileobj=io.BytesIO(base64.b64decode(command.stdin))) as tar:

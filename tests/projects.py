@@ -159,7 +159,8 @@ class Ended:
     @property
     def error(self) -> str:
         """The one error message; the test fails when there is none, or several."""
-        found = re.split(r"^error: ", self.err, flags=re.MULTILINE)[1:]
+        told = re.sub(r"^help: docs/.*\n", "", self.err, flags=re.MULTILINE)
+        found = re.split(r"^error: ", told, flags=re.MULTILINE)[1:]
         assert len(found) == 1, f"{len(found)} errors in:\n{self.err}"
         return found[0].strip()
 

@@ -42,18 +42,26 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "lab.quantity", "lab.ranking", "lab.report.*", "lab.scan", "lab.scan.*", "lab.stages.contract", "lab.stats",
         ),
     ),
+    ("pictures", ("lab.report.pictures",)),
     (
         "machine",
         (
-            "lab.artifacts.*", "lab.claim_history", "lab.clock", "lab.host", "lab.interrupts", "lab.phases",
-            "lab.processes", "lab.run_records", "lab.secrets", "lab.ssh_keys", "lab.store",
+            "lab.artifacts.*", "lab.atomic", "lab.checksums", "lab.claim_history", "lab.clock", "lab.host",
+            "lab.interrupts", "lab.journal", "lab.phases", "lab.processes", "lab.run_records", "lab.secrets",
+            "lab.ssh_keys", "lab.store",
         ),
     ),
-    ("connection", ("lab.kubectl", "lab.scan.live", "lab.ssh", "lab.ssh_channel", "lab.ssh_connect", "lab.ssh_trust")),
+    (
+        "connection",
+        (
+            "lab.kubectl", "lab.scan.live", "lab.ssh", "lab.ssh_channel", "lab.ssh_connect", "lab.ssh_files",
+            "lab.ssh_line", "lab.ssh_trust",
+        ),
+    ),
     ("providers", ("lab.providers.*",)),
     ("distributions", ("lab.distros.*",)),
     ("stages", ("lab.controller_load", "lab.stages.*")),
-    ("experiment", ("lab.experiment", "lab.plan")),
+    ("experiment", ("lab.attempts", "lab.experiment", "lab.failure", "lab.plan", "lab.resume", "lab.run_state")),
     ("command line", ("lab.cli.*", "lab.__main__")),
 )  # fmt: skip
 PURE_LAYERS = ("records", "pure")

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from lab.cli.help_topics import topic
 from lab.model import LabError
 from lab.secrets import SECRETS
 
@@ -27,13 +28,38 @@ class _Progress(Console):
         """Go on without a reader; the base class would end the program with the code of a falsified claim."""
         self.quiet = True
 
+    def show_cursor(self, show: bool = True) -> bool:
+        """Leave the cursor alone: whoever kills a run must not be left without one."""
+        del show
+        return False
+
 
 progress_console = _Progress(stderr=True, highlight=False, soft_wrap=True)
 data_console = Console(highlight=False, soft_wrap=True)
 
 
+_is_quiet = False
+
+
+def be_quiet(wanted: bool) -> None:
+    """Leave out all progress from now on, or show it again."""
+    global _is_quiet
+    _is_quiet = wanted
+
+
+def is_quiet() -> bool:
+    """Whether progress is left out."""
+    return _is_quiet
+
+
 def progress(text: str) -> None:
     """One line of progress on standard error; lost when that cannot be written (a full disk, no terminal)."""
+    if not _is_quiet:
+        _to_stderr(text)
+
+
+def explain(text: str) -> None:
+    """What belongs to an error, on standard error; also when progress is left out."""
     _to_stderr(text)
 
 
@@ -63,17 +89,20 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         # A text from a node may hold what looks like rich's markup.
         table.add_row(*(Text(SECRETS.mask(text)) for text in row))
     console = data_console if data_console.is_terminal else Console(highlight=False, width=UNBOUNDED_COLUMNS)
+    # Apart from the table, which would fill the line up with spaces.
+    console.print(Text(title, style="italic"), soft_wrap=True)
     console.print(table, soft_wrap=False)
 
 
 def fail(error: LabError) -> int:
-    """Print an error on standard error; its exit code."""
+    """Print an error on standard error, and where it is explained; its exit code."""
     _to_stderr(f"error: {error}", "red")
+    _to_stderr(f"help: {topic(error)}")
     return error.exit_code

@@ -121,9 +121,31 @@ class Flags:
     max_cost: Annotated[
         str | None, typer.Option("--max-cost", help="Start nothing that would bring the bill above so many US dollars.")
     ] = None
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="RUN", help="Go on with a run that was killed or lost its node."),
+    ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done, as plan does.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and data only.")] = False
     results: shared.ResultsOption = shared.RESULTS
     project: shared.ProjectOption = None
+    junit: shared.JunitOption = None
     as_json: shared.JsonOption = False
+
+
+WITH_RESUME = ("resume", "quiet", "results", "project", "junit", "as_json")
+"""Fields that may be given beside --resume; everything else is as it was when the run began."""
+
+
+def check_resume(flags: Flags) -> None:
+    """UsageError when a flag beside --resume would change the run."""
+    others = [
+        f"--{entry.name.replace('_', '-')}"
+        for entry in fields(flags)
+        if entry.name not in WITH_RESUME and getattr(flags, entry.name) != entry.default
+    ]
+    if others:
+        raise UsageError(f"--resume takes everything from the run itself: leave out {', '.join(others)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +159,11 @@ class Experiment:
     reps: int
 
 
-def configured(action: Callable[[RunConfig, bool], None]) -> Callable[..., None]:
+def configured(action: Callable[[Flags], None]) -> Callable[..., None]:
     """A command with the flags of a run; ``run`` and ``plan`` take the same ones."""
 
     def command(**given: object) -> None:
-        flags = Flags(**given)  # type: ignore[arg-type]
-        action(make_config(flags), flags.as_json)
+        action(Flags(**given))  # type: ignore[arg-type]
 
     hints = get_type_hints(Flags, include_extras=True)
     command.__signature__ = inspect.Signature([  # type: ignore[attr-defined]

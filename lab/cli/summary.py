@@ -133,7 +133,7 @@ def judge(
     """Judge all stored raw texts again with today's code and CLAIM.md; report every verdict that changes.
 
     A claim that was committed after an attempt had started cannot be held by it: its verdict is UNKNOWN. The exit
-    code is that of the attempts which the summary would show: 0 all held or missed, 1 falsified, 3 something is unknown.
+    code is that of the attempts which the summary shows: 0 all held or missed, 1 falsified, 3 something is unknown.
     """
     stored_results.require_folder(results)
     _, claims = stored_results.claims_of(project)

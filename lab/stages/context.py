@@ -6,7 +6,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +65,9 @@ class StageContext:
     """One attempt of one stage on one cluster.
 
     ``save(name, text)`` stores a raw text at once. ``params`` are the stage's sampling parameters (part of its stamp),
-    ``seed`` decides random orders (recorded, not part of the stamp).
+    ``seed`` decides random orders (recorded, not part of the stamp). ``done`` are the repetitions (from 1) of which an
+    earlier process of this run stored everything; ``begun(number, count)`` and ``finished(number, names)`` are told of
+    each other one, with the names of its raw texts.
     """
 
     cluster: Cluster
@@ -77,6 +79,33 @@ class StageContext:
     progress: Callable[[str], None]
     pods_phase: str = field(default="pods")
     sleep: Callable[[float], None] = time.sleep
+    done: frozenset[int] = frozenset()
+    begun: Callable[[int, int], None] = lambda number, count: None
+    finished: Callable[[int, Sequence[str]], None] = lambda number, names: None
+
+    def repetitions(self, count: int) -> Iterator[int]:
+        """Numbers of the repetitions that are still to be done, of 1 to ``count``.
+
+        What is saved until the next one is asked for belongs to the present one, which is then done.
+        """
+        save = self.save
+        names: list[str] = []
+
+        def noting(name: str, text: str) -> None:
+            save(name, text)
+            names.append(name)
+
+        for number in range(1, count + 1):
+            if number in self.done:
+                continue
+            names.clear()
+            self.begun(number, count)
+            self.save = noting
+            try:
+                yield number
+            finally:
+                self.save = save
+            self.finished(number, tuple(names))
 
     @property
     def host(self) -> Host:

@@ -27,7 +27,8 @@ class Stage:
     when a text that is there has the wrong form, and stores None where a value was not measured. ``view(observation)``
     gives the names that claims may use; None means not measured. ``row(observation)`` gives one row of the summary's
     table, column title to text, and must never raise. ``changes`` are manifest parameters that differ
-    from the cases' own. ``budget_s(options)`` is the expected time for ``lab plan``.
+    from the cases' own. ``budget_s(options)`` is the expected time for ``lab plan``, ``windows_s(options)`` the part of
+    it that is waited on purpose, on however fast a machine.
     """
 
     name: str
@@ -44,3 +45,4 @@ class Stage:
     row: Callable[[Observation], dict[str, str]]
     notes: Callable[[Observation], list[str]]
     changes: Mapping[str, Any] = field(default_factory=dict)
+    windows_s: Callable[[Mapping[str, Any]], float] = lambda options: 0.0

@@ -40,8 +40,8 @@ def collect(ctx: StageContext) -> None:
     ctx.save("node.json", ctx.node_object())
     with ctx.phases.track("pods"):
         ctx.script("pod_signal.py", "STOP", neighbour.uid, timeout_s=60)
-    for pair, names in enumerate(orders, start=1):
-        for name in names:
+    for pair in ctx.repetitions(len(orders)):
+        for name in orders[pair - 1]:
             target = ctx.add_pod(name)
             ctx.save(f"pods-{pair}-{name}.json", ctx.kubectl.get_text("pods", "-A"))
             for attempt in range(1, int(ctx.params["tries"]) + 1):
@@ -238,6 +238,12 @@ def budget_s(options: Mapping[str, Any]) -> float:
     return 20.0 + 2 * int(chosen["pairs"]) * window
 
 
+def windows_s(options: Mapping[str, Any]) -> float:
+    """Warm-up and window of every slot that needs one try only."""
+    chosen = params(options)
+    return 2 * int(chosen["pairs"]) * (float(chosen["warmup_s"]) + float(chosen["window_s"]))
+
+
 STAGE = Stage(
     name="cpu",
     title="CPU beside a busy neighbour",
@@ -252,4 +258,5 @@ STAGE = Stage(
     view=view,
     row=row,
     notes=notes,
+    windows_s=windows_s,
 )

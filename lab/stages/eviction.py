@@ -33,7 +33,7 @@ def collector(cases: tuple[str, ...]) -> Callable[[StageContext], None]:
         ctx.ensure_critical()
         if "evict-low" in cases:
             ctx.kubectl.apply(ctx.manifests.render("priority-low"))
-        for number in range(1, count + 1):
+        for number in ctx.repetitions(count):
             ctx.progress(f"eviction repetition {number} of {count}")
             with ctx.phases.track("waits"):
                 _prove_recovered(ctx, number)
@@ -223,6 +223,13 @@ def budget_s(options: Mapping[str, Any]) -> float:
     return 150.0 * float(params(options)["repetitions"])
 
 
+def windows_s(options: Mapping[str, Any]) -> float:
+    """What the hog holds on for, and the kubelet's own pause after pressure between two repetitions."""
+    chosen = params(options)
+    count = int(chosen["repetitions"])
+    return count * float(chosen["hold_s"]) + (count - 1) * float(chosen["pressure_transition_s"])
+
+
 SCRIPTS = ("labnode.py", "working_set.py", "hog.py", "oci_image.py", "node_facts.sh")
 SHARED_CASES = ("critical", "namespace", "probe")
 
@@ -240,6 +247,7 @@ STAGE = Stage(
     view=view,
     row=row,
     notes=notes,
+    windows_s=windows_s,
 )
 
 PRIORITY_STAGE = dataclasses.replace(
@@ -249,5 +257,6 @@ PRIORITY_STAGE = dataclasses.replace(
     cases=(*PRIORITY, *SHARED_CASES, "priority-low"),
     params=lambda options: {**params(options), "repetitions": 1},
     budget_s=lambda options: 150.0,
+    windows_s=lambda options: float(params(options)["hold_s"]),
     collect=collector(PRIORITY),
 )

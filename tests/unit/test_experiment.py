@@ -99,10 +99,10 @@ def test_journal_and_run_record(bench):
     bench.steps.during("provider.create", lambda: bench.clock.advance(90))
     run(bench, keep="never")
     events = bench.journal()
-    assert [event["kind"] for event in events] == ["run", "create", "sealed", "destroyed"]
-    assert events[0] == {"kind": "run", "cells": ["upstream-v1.36.3"], "stages": ["fake"]}
-    assert events[1]["node"] == events[3]["node"] == bench.provider.specs[0].name + "-" + bench.provider.specs[0].run_id
-    assert events[2] == {"kind": "sealed", "attempt": "upstream-v1.36.3/fake/0001", "problem": ""}
+    assert [event["kind"] for event in events] == ["run", "create", "collected", "sealed", "destroyed", "cell"]
+    assert events[1]["node"] == events[4]["node"] == bench.provider.specs[0].name + "-" + bench.provider.specs[0].run_id
+    assert events[3] == {"kind": "sealed", "attempt": "upstream-v1.36.3/fake/0001", "problem": ""}
+    assert (events[5]["cell"], events[5]["missing"]) == ("upstream-v1.36.3", [])
     record = bench.record()
     assert (record["format"], record["seed"], record["provider"], record["distro"]) == (1, 7, "fake", "upstream")
     assert record["options"] == {"quick": False, "reps": 3, "order": "random"}
@@ -233,14 +233,17 @@ def test_a_reader_that_breaks_still_seals_what_the_node_said(bench, part, error)
 
 def test_a_lost_connection_ends_the_cell_and_not_the_run(bench):
     lost = TransportError("node-1: connection lost in: cat x")
-    bench.use_stages(fake_stage("fake", collect=raises(lost, after="")), fake_stage("other"))
+    bench.use_stages(fake_stage("fake", collect=raises(lost, after="1")), fake_stage("other"))
     ended = bench.run(versions="v1.36.3,v1.37.2")
     assert ended.code == 5
-    assert [attempt.cell.version for attempt in bench.store.attempts()] == ["v1.36.3", "v1.37.2"]
-    assert {attempt.stage for attempt in bench.store.attempts()} == {"fake"}, "no further stage on a lost node"
+    assert bench.store.attempts() == [], "nobody measured to the end"
+    assert len(bench.partials()) == 2, "no further stage on a lost node"
+    assert all(texts["number.txt"] == "1" for texts in bench.partials())
     assert bench.steps.names().count("provider.destroy") == 2
     assert [event["text"] for event in bench.journal() if event["kind"] == "problem"] == [str(lost)] * 2
     assert ended.err.count("error: node-1: connection lost in: cat x") == 2
+    (run_id,) = [path.name for path in bench.results.glob("_runs/*")]
+    assert f"next: lab run --resume {run_id} --results {bench.results}" in ended.err
 
 
 # --- a node that fails
@@ -308,7 +311,7 @@ def test_keep(bench, keep, fails, stays):
     (result,) = run(bench, keep=keep)
     assert list(bench.provider.alive) == ([result.kept] if stays else [])
     assert (result.kept is not None) is stays
-    assert bench.journal()[-1]["kind"] == ("kept" if stays else "destroyed")
+    assert bench.journal()[-2]["kind"] == ("kept" if stays else "destroyed")
     if stays:
         assert bench.provider.kept == {result.kept: bench.clock.now + 8 * 3600}
         assert bench.record()["cells"][0]["kept"] == result.kept
@@ -352,7 +355,7 @@ def test_a_node_that_cannot_be_marked_as_kept_is_reported(bench):
     assert ended.code == 6
     assert f"node {node}: [Errno 28] No space left on device" in ended.error
     assert node in bench.record()["cells"][0]["problem"]
-    assert bench.journal()[-1]["kind"] == "left-behind"
+    assert bench.journal()[-2]["kind"] == "left-behind"
 
 
 # --- what will not go
@@ -375,7 +378,7 @@ def test_what_is_left_behind_is_named_and_ends_the_run(bench, error):
     assert isinstance(two.problem, Missing)
     assert "upstream-v1.37.2 was not started: what upstream-v1.36.3 left behind may still run" in str(two.problem)
     assert bench.steps.names().count("provider.create") == 1
-    assert bench.journal()[-1] == {"kind": "left-behind", "node": node, "text": str(one.problem)}
+    assert bench.journal()[-2] == {"kind": "left-behind", "node": node, "text": str(one.problem)}
     assert [attempt.stage for attempt in bench.store.attempts()] == ["fake"], "what was measured stays"
 
 
@@ -446,7 +449,7 @@ def test_impatience_does_not_stop_the_removal(bench):
     assert ended.error == "stopped by SIGINT"
     assert ended.err.count("still removing node upstream-v1.36.3-") == 3
     assert bench.provider.alive == {}
-    assert bench.journal()[-1]["kind"] == "destroyed"
+    assert bench.journal()[-2]["kind"] == "destroyed"
 
 
 def test_a_signal_while_logs_are_saved_removes_the_node(bench):

@@ -114,3 +114,47 @@ def test_the_phases_add_up_to_the_time_that_passed(trees):
     for tree in trees:
         play(tree)
     assert sum(phases.seconds().values()) == clock.now
+
+
+def test_where_an_error_came_from_is_the_innermost_phase(phases):
+    def work():
+        with phases.track("stage"), phases.track("pods"):
+            raise KeyError("x")
+
+    with pytest.raises(KeyError) as caught, phases.track("cell"):
+        work()
+    assert phases.where(caught.value) == "pods"
+    assert phases.where(ValueError("of another place")) == ""
+
+
+def test_an_error_that_another_was_raised_from_keeps_its_phase(phases):
+    def work():
+        try:
+            with phases.track("waits"):
+                raise KeyError("x")
+        except KeyError as error:
+            raise RuntimeError("told better") from error
+
+    with pytest.raises(RuntimeError) as caught, phases.track("stage"):
+        work()
+    assert phases.where(caught.value) == "waits"
+
+
+def test_an_error_that_was_mended_is_not_the_place_of_the_next_one(phases):
+    for name in ("first", "second"):
+        with pytest.raises(KeyError) as caught, phases.track(name):
+            raise KeyError(name)
+        assert phases.where(caught.value) == name
+
+
+def test_what_runs_now_and_for_how_long(phases, clock):
+    assert (phases.current(), phases.elapsed_s()) == (("", 0.0), 0.0)
+    clock.advance(5)
+    with phases.track("boot"):
+        clock.advance(10)
+        assert (phases.current(), phases.elapsed_s()) == (("boot", 10.0), 10.0)
+    clock.advance(100)
+    assert (phases.current(), phases.elapsed_s()) == (("", 0.0), 110.0)
+    with phases.track("boot"):
+        clock.advance(1)
+        assert phases.current() == ("boot", 11.0)

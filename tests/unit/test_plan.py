@@ -61,7 +61,7 @@ def test_a_kept_node_costs_no_boot():
     config = replace(CONFIG, node="n-1", cells=CONFIG.cells[:1])
     planned = plan.make(config, STAMPS)
     assert plan.total_seconds(config, planned) == seconds(config, "class", "quota")
-    assert plan.as_json(config, planned, Decimal(0))["nodes"] == 0
+    assert plan.as_json(config, planned, Decimal(0), {})["nodes"] == 0
 
 
 @pytest.mark.parametrize("stage", [stage.name for stage in registry.STAGES])
@@ -74,7 +74,7 @@ def test_more_repetitions_never_take_less_time_and_quick_never_more(stage):
 
 def test_all_of_it_as_json():
     planned = plan.make(CONFIG, STAMPS)
-    data = json.loads(json.dumps(plan.as_json(CONFIG, planned, Decimal("0.03571"))))
+    data = json.loads(json.dumps(plan.as_json(CONFIG, planned, Decimal("0.03571"), {})))
     assert (data["provider"], data["distro"], data["nodes"]) == ("qemu", "upstream", 3)
     assert data["minutes"] == round(plan.total_seconds(CONFIG, planned) / 60, 1)
     assert data["dollars"] == "0.03", "three nodes of a cent each, the least that is billed"
@@ -83,6 +83,61 @@ def test_all_of_it_as_json():
         "cell": "upstream-v1.36.3", "stage": "class", "seconds": seconds(CONFIG, "class"),
         "folder": "results/upstream-v1.36.3/class/", "stamp": STAMPS["class"].digest[:12],
     }  # fmt: skip
+
+
+def test_the_lower_bound_is_what_is_waited_on_purpose():
+    config = replace(CONFIG, stages=("class", "cpu", "eviction", "eviction-priority"), cells=CONFIG.cells[:1])
+    planned = plan.make(config, STAMPS)
+    # Six CPU windows of 20 s after 5 s; three times 12 s of pressure with 30 s in between; once 12 s.
+    assert [entry.windows_s for entry in planned] == [0, 150, 96, 12]
+    data = plan.as_json(config, planned, Decimal(0), {})
+    assert data["minutes_windows"] == round(258 / 60, 1)
+    assert all(entry.windows_s <= entry.seconds for entry in planned)
+    quick = plan.make(replace(config, quick=True), STAMPS)
+    assert [entry.windows_s for entry in quick] == [0, 14, 12, 12]
+
+
+def test_expected_minutes_are_those_of_an_earlier_run_where_there_is_one():
+    planned = plan.make(CONFIG, STAMPS)
+    first, second, third = CONFIG.cells
+    a_cell = plan.BOOT_BUDGET_S + plan.INSTALL_BUDGET_S + seconds(CONFIG, "class", "quota")
+    assert plan.expected_seconds(CONFIG, planned, {}) == (3 * a_cell, 0)
+    before = {first: {"boot": 40.0, "other": 20.0}, second: None}
+    assert plan.expected_seconds(CONFIG, planned, before) == (2 * a_cell + 60.0, 1)
+    every = {cell: {"boot": 1.0} for cell in (first, second, third)}
+    assert plan.expected_seconds(CONFIG, planned, every) == (3.0, 3)
+
+
+def test_expected_minutes_of_one_node_for_all_and_of_a_kept_node():
+    shared = replace(CONFIG, reuse_node=True)
+    planned = plan.make(shared, STAMPS)
+    stages = seconds(CONFIG, "class", "quota")
+    assert plan.expected_seconds(shared, planned, {}) == (
+        3 * (stages + plan.INSTALL_BUDGET_S) + plan.BOOT_BUDGET_S, 0,
+    )  # fmt: skip
+    kept = replace(CONFIG, node="n-1", cells=CONFIG.cells[:1])
+    assert plan.expected_seconds(kept, plan.make(kept, STAMPS), {}) == (stages, 0)
+
+
+def test_api_calls_are_none_but_in_the_cloud_and_none_on_a_kept_node():
+    assert plan.api_calls(CONFIG) == 0
+    assert plan.api_calls(replace(CONFIG, provider="ssh")) == 0
+    run, node = plan.API_CALLS["digitalocean"]
+    assert plan.api_calls(replace(CONFIG, provider="digitalocean")) == run + 3 * node
+    kept = replace(CONFIG, provider="digitalocean", node="n-1", cells=CONFIG.cells[:1])
+    assert plan.api_calls(kept) == 0
+
+
+def test_files_that_would_be_written():
+    found = plan.files(CONFIG, plan.make(CONFIG, STAMPS))
+    assert found[0] == (
+        "results/upstream-v1.36.3/class/<attempt>/{raw/*,observation.json,verdict.json,stamp.json,SHA256SUMS}"
+    )
+    assert len(found) == 6 + 5
+    assert "results/_runs/<run>/journal.jsonl" in found
+    assert "results/summary.md" in found
+    quick = replace(CONFIG, quick=True)
+    assert "results/summary.md" not in plan.files(quick, plan.make(quick, STAMPS))
 
 
 def test_an_unknown_stage_names_those_that_exist():

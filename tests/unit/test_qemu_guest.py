@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lab import processes
 from lab.model import NodeError
 from lab.providers.qemu import guest
 from lab.providers.qemu.image import Image
@@ -276,3 +277,14 @@ class TestThreads:
 
     def test_a_guest_that_has_ended_has_none(self):
         assert guest.thread_names(2**22 + 1) == {}
+
+
+def test_a_guest_whose_process_has_ended_is_gone_and_shows_its_console(tmp_path):
+    (tmp_path / "console.log").write_text("Kernel panic - not syncing\n")
+    child = processes.start(["sleep", "60"], folder=tmp_path, log=tmp_path / "qemu.log")
+    check = guest.watchman(child.pid, tmp_path)
+    check()
+    child.kill()
+    child.wait()
+    with pytest.raises(NodeError, match=f"its QEMU process {child.pid} has ended; console:\nKernel panic"):
+        check()

@@ -35,6 +35,9 @@ def test_other_kinds_are_passed_over(tmp_path: Path) -> None:
     gated = Cell(distro="upstream", version="v1.36.3", gates=(Gate(name="PodLevelResources", enabled=False),))
     _store(tmp_path, "20260104T000000Z-4", gated)
     _store(tmp_path, "20260105T000000Z-5", problem="the guest ended by itself")
+    several = {"cell": CELL.as_json(), "phases_s": {"boot": 7.0}, "problem": None}
+    _store(tmp_path, "20260107T000000Z-7", cells=[{**several, "sessions": 2}])
+    _store(tmp_path, "20260108T000000Z-8", cells=[{**several, "phases_s": {}}])
     damaged = tmp_path / "_runs" / "20260106T000000Z-6"
     damaged.mkdir()
     (damaged / "run.json").write_text("{")

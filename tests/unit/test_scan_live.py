@@ -238,8 +238,9 @@ def test_a_damaged_kubeconfig_is_one_clear_error(content, tmp_path, monkeypatch,
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
     assert scan.run_alone(["--live"], name="lab scan") == 2
-    [line] = capsys.readouterr().err.splitlines()
+    line, explained = capsys.readouterr().err.splitlines()
     assert line.startswith(("error: the kubeconfig cannot be read: ", "error: no cluster to read: "))
+    assert explained.startswith("help: docs/errors.md#")
 
 
 def test_a_damaged_service_account_is_a_usage_error(monkeypatch, tmp_path):

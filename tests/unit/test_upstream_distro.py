@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 
@@ -446,8 +445,6 @@ class TestEnvironment:
 
 
 class TestSaveLogs:
-    JOURNAL = ("journalctl", "-u", "lab-kubelet", "-u", "containerd", "-o", "short-unix", "--no-pager")
-
     @pytest.fixture
     def upstream(self):
         return Upstream(resolve=lambda version: pytest.fail("not needed"), scripts={}, progress=print)
@@ -460,25 +457,22 @@ class TestSaveLogs:
         (node.folder / "control-plane" / "admin.kubeconfig").write_text("a secret\n")
         return node
 
-    def test_logs_and_nothing_secret(self, upstream, node, tmp_path):
-        node.host.answer(self.JOURNAL, Reply(stdout="kubelet says\n"))
+    def test_logs_of_both_sides_and_nothing_secret(self, upstream, node, tmp_path):
+        node.host.answer_when(lambda command: True, lambda command: Reply(stdout=" ".join(command.argv)))
         upstream.save_logs(None, node, tmp_path / "logs" / "cell")
         found = {path.name: path.read_text() for path in (tmp_path / "logs" / "cell").iterdir()}
-        assert found == {"etcd.log": "etcd says\n", "kubelet.log": "kubelet says\n"}
+        assert found["etcd.log"] == "etcd says\n"
+        assert found["kubelet.log"] == "journalctl -u lab-kubelet -o short-unix --no-pager"
+        assert found["containerd.log"] == "journalctl -u containerd -o short-unix --no-pager"
+        assert "control-plane.log" not in found, "that is on this machine"
+        assert "a secret" not in "".join(found.values())
 
     @pytest.mark.parametrize("answer", [TransportError("gone"), Reply(status=1, stderr="none"), Reply(seconds=999)])
-    def test_a_node_that_is_gone_does_not_hide_the_first_error(self, upstream, node, tmp_path, caplog, answer):
-        node.host.answer(self.JOURNAL, answer)
-        with caplog.at_level(logging.WARNING):
-            upstream.save_logs(None, node, tmp_path / "logs")
-        assert os.listdir(tmp_path / "logs") == ["etcd.log"]
-        assert "could not be fetched" in caplog.text
-
-    def test_a_node_without_a_control_plane(self, upstream, tmp_path):
-        node = FakeProvider(root=tmp_path / "nodes").create(NodeSpec(name="n", run_id="r"), Deadline.after(60))
-        node.host.answer(self.JOURNAL, Reply(stdout=""))
+    def test_a_node_that_is_gone_does_not_hide_the_first_error(self, upstream, node, tmp_path, answer):
+        node.host.answer_when(lambda command: True, answer)
         upstream.save_logs(None, node, tmp_path / "logs")
-        assert os.listdir(tmp_path / "logs") == ["kubelet.log"]
+        assert sorted(os.listdir(tmp_path / "logs")) == ["etcd.log", "index.txt"]
+        assert "kubelet.log                  missing: " in (tmp_path / "logs" / "index.txt").read_text()
 
 
 class TestInstall:

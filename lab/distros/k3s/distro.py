@@ -7,12 +7,12 @@ too. What it takes of the CPU in a window is in that window's own record.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from lab.artifacts import Binaries, k3s_release
+from lab.distros import bundle
 from lab.distros.contract import Cluster
 from lab.distros.k3s import node as k3s_node
 from lab.distros.k3s import settings
@@ -20,23 +20,21 @@ from lab.distros.k3s.gates import check_gates
 from lab.distros.k3s.node import State
 from lab.distros.removal import Removal
 from lab.distros.upstream.distro import check_gates_took, check_versions, gate_lines, with_dependents
-from lab.host import Command, Deadline
+from lab.host import Deadline
 from lab.kubectl import as_object
-from lab.model import Cell, NodeError, UsageError
+from lab.model import Cell, UsageError
 from lab.parse.node_facts import feature_gates
 from lab.providers.contract import Node, Site
-
-log = logging.getLogger(__name__)
 
 REMOVAL = Removal(before="k3s_before.sh", remove="k3s_remove.sh")
 PLACEMENT = "in the k3s process"
 
 LOGS: Mapping[str, tuple[str, ...]] = {
-    "k3s.log": ("journalctl", "-u", settings.UNIT, "-o", "short-unix", "--no-pager"),
+    "k3s.log": bundle.journal_of(settings.UNIT),
     "containerd.log": ("tail", "-n", "5000", settings.CONTAINERD_LOG),
     "containerd-config.toml": ("cat", f"{settings.DATA}/agent/etc/containerd/config.toml"),
 }
-"""What helps to explain a failure: file name to the command on the node that gives it."""
+"""What of k3s helps to explain a failure: file name to the command on the node that gives it."""
 
 
 class K3s:
@@ -133,14 +131,7 @@ class K3s:
 
     def save_logs(self, cluster: Cluster | None, node: Node, folder: Path) -> None:
         """See :class:`lab.distros.contract.Distro`."""
-        del cluster
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, argv in LOGS.items():
-            try:
-                done = node.host.run(Command(argv=argv, timeout_s=60, repeatable=True, check=False))
-                (folder / name).write_text(done.stdout or done.stderr, encoding="utf-8")
-            except NodeError as error:
-                log.warning("the log %s could not be fetched: %s", name, error)
+        bundle.save(folder, cluster, node, LOGS, {})
 
     def uninstall(self, node: Node) -> None:
         """See :class:`lab.distros.contract.Distro`."""

@@ -7,15 +7,14 @@ meanwhile.
 from __future__ import annotations
 
 import json
-import logging
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
 from lab.artifacts import Binaries
+from lab.distros import bundle
 from lab.distros.contract import NODE_NAME, PROJECT_FOLDER, Cluster
 from lab.distros.removal import Removal
 from lab.distros.upstream import control_plane, node_plane
@@ -26,8 +25,6 @@ from lab.kubectl import Kubectl, as_object
 from lab.model import Cell, Gate, NodeError, UsageError
 from lab.parse.node_facts import NodeFacts, feature_gates, parse_node_facts
 from lab.providers.contract import Node, Site
-
-log = logging.getLogger(__name__)
 
 NAMESPACE = "lab"
 REMOVAL = Removal(before="upstream_before.sh", remove="upstream_remove.sh")
@@ -246,21 +243,14 @@ class Upstream:
 
     def save_logs(self, cluster: Cluster | None, node: Node, folder: Path) -> None:
         """See :class:`lab.distros.contract.Distro`."""
-        del cluster
-        folder.mkdir(parents=True, exist_ok=True)
-        for log_file in sorted((node.folder / "control-plane").glob("*.log")):
-            shutil.copyfile(log_file, folder / log_file.name)
-        logs: dict[str, tuple[str, ...]] = {"kubelet": (kubelet_node.KUBELET_UNIT, of_site(node.site).unit)}
+        items = {
+            "kubelet.log": bundle.journal_of(kubelet_node.KUBELET_UNIT),
+            "containerd.log": bundle.journal_of(of_site(node.site).unit),
+        }
         if not node.site.reaches_controller:
-            logs["control-plane"] = node_plane.UNITS
-        for name, units in logs.items():
-            words = [word for unit in units for word in ("-u", unit)]
-            argv = ("journalctl", *words, "-o", "short-unix", "--no-pager")
-            try:
-                journal = node.host.run(Command(argv=argv, timeout_s=60, repeatable=True)).stdout
-                (folder / f"{name}.log").write_text(journal)
-            except NodeError as error:
-                log.warning("the log %s could not be fetched: %s", name, error)
+            items["control-plane.log"] = bundle.journal_of(*node_plane.UNITS)
+        here = {path.name: path for path in sorted((node.folder / "control-plane").glob("*.log"))}
+        bundle.save(folder, cluster, node, items, here)
 
     def uninstall(self, node: Node) -> None:
         """See :class:`lab.distros.contract.Distro`."""
