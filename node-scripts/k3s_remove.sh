@@ -214,7 +214,9 @@ remove_files() {
     if [ -d /var/log/containers ]; then
         find /var/log/containers -type l -lname '/var/log/pods/*' ! -exec test -e {} \; -delete
     fi
-    for path in /run/containerd/s /run/containerd /run/netns; do
+    # A shim of k3s's keeps runc's state where runc keeps it by itself, and a container that was killed leaves it there.
+    was_absent /run/containerd/runc/k8s.io && rm -rf /run/containerd/runc/k8s.io
+    for path in /run/containerd/s /run/containerd/runc /run/containerd /run/netns; do
         if [ -d "$path" ] && was_absent "$path"; then
             rmdir "$path" 2>/dev/null
         fi

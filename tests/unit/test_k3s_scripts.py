@@ -87,6 +87,7 @@ class Machine(Root):
             "var/lib/rancher/k3s/data/1/bin/containerd", "var/lib/kubelet/pods/1/volumes/x", "var/lib/cni/flannel/x",
             "var/log/pods/lab_be_1/main/0.log", "run/k3s/x", "run/flannel/subnet.env", "run/lab/kubectl/x",
             "sys/class/net/flannel.1/x", "sys/class/net/cni0/x", "sys/class/net/veth0/x",
+            "run/containerd/runc/k8s.io/0a1b/state.json",
         ):  # fmt: skip
             self.write(path)
         (self.folder / "sys/class/net/veth0/master").symlink_to("../cni0")
@@ -171,6 +172,7 @@ class TestBeforeAndRemove:
     def test_what_is_there_already_is_not_taken(self, machine):
         machine.write("var/lib/cni/networks/podman/10.88.0.2")
         machine.write("run/containerd/s/other", "socket")
+        machine.write("run/containerd/runc/moby/1c2d/state.json")
         machine.write("sys/class/net/flannel-wg/x")
         machine.write("var/log/pods/other_web_1/main/0.log")
         machine.run("k3s_before.sh")
@@ -178,9 +180,10 @@ class TestBeforeAndRemove:
         assert machine.run("k3s_remove.sh").stdout == "removed\n"
         for path in (
             "var/lib/cni/networks/podman/10.88.0.2", "run/containerd/s/other", "sys/class/net/flannel-wg/x",
-            "var/log/pods/other_web_1/main/0.log",
+            "var/log/pods/other_web_1/main/0.log", "run/containerd/runc/moby/1c2d/state.json",
         ):  # fmt: skip
             assert (machine.folder / path).exists()
+        assert not (machine.folder / "run/containerd/runc/k8s.io").exists()
         assert not (machine.folder / "var/log/pods/lab_be_1").exists()
 
     def test_what_stays_is_named_and_the_record_with_it(self, machine):
