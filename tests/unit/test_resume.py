@@ -88,18 +88,20 @@ def kill_and_resume(killing, undisturbed, at, *, after, again=None):
     return killed
 
 
-def test_a_run_killed_at_any_change_of_the_disk_is_resumed(killing, undisturbed):
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.e2e)])
+def test_a_run_killed_at_any_change_of_the_disk_is_resumed(killing, undisturbed, stride):
     seen = 0
-    for at in range(1, 2000):
-        if not kill_and_resume(killing, undisturbed, at, after=bool(at % 2)):
+    for at in range(1, 2000, stride):
+        if not kill_and_resume(killing, undisturbed, at, after=bool(at // stride % 2)):
             break
         seen = at
     assert 100 < seen < 1000
 
 
-def test_a_run_killed_twice_is_resumed(killing, undisturbed):
+@pytest.mark.parametrize("times", [5, pytest.param(25, marks=pytest.mark.e2e)])
+def test_a_run_killed_twice_is_resumed(killing, undisturbed, times):
     chance = random.Random(SEED)
-    for _ in range(25):
+    for _ in range(times):
         kill_and_resume(killing, undisturbed, chance.randrange(10, 150), after=True, again=chance.randrange(1, 80))
 
 
