@@ -128,7 +128,7 @@ class DigitalOceanProvider:
         if refused and known.is_empty():
             return
         # An interrupted request may have arrived: what it made shows up in the lists a little later.
-        lost = bool(unsure) and unsure != ["tag"] and not refused and not isinstance(error, _NeverListed | UsageError)
+        lost = bool(unsure) and not refused and not isinstance(error, _NeverListed | UsageError)
         if lost:
             self._progress(f"whether the {unsure[0]} was made is not known; looking for it for {SETTLE_S:g} s")
         try:
@@ -149,6 +149,7 @@ class DigitalOceanProvider:
         unsure.append("tag")
         self._api.create_tag(name.tag)
         known.has_tag = True
+        unsure.clear()
         allow_from = self._prices().allow_from()
         unsure[:] = ["firewall"]
         firewall = self._once(
