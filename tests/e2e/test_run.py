@@ -100,7 +100,7 @@ def test_ordinary_user_with_another_version(tmp_path: Path, artifacts: Path) -> 
     assert {path.stat().st_uid for path in (home / "results").rglob("*")} == {NOBODY}
 
 
-def _killed_at(lab: Lab, what: str, line: str) -> folders.Guest:
+def _killed_at(lab: Lab, what: str, line: str) -> folders.NodeFolder:
     """Start a run, wait for a line of its progress, kill it with SIGKILL; its guest."""
     child = lab.start(*lab.run_words("v1.37.2", "--stages", "class"))
     assert child.stdout is not None
@@ -124,6 +124,25 @@ def test_killed_in_a_stage_then_gc(lab: Lab) -> None:
     store = Store(lab.results)
     assert store.verify() == []
     assert len(store.partials()) == 1
+
+
+def test_killed_in_a_stage_then_resumed(lab: Lab) -> None:
+    guest = _killed_at(lab, "the first stage", "stage class")
+    (run,) = (lab.results / "_runs").iterdir()
+    done = lab.call("run", "--resume", run.name, "--results", str(lab.results), "--json", timeout_s=1200)
+    assert done.returncode == 0, done.stderr
+    assert_nothing_left(guest)
+    assert leftovers() == []
+    (cell,) = json.loads(done.stdout)
+    assert {verdict["outcome"] for verdict in cell["verdicts"]} == {"HELD"}
+    store = Store(lab.results)
+    assert store.verify() == []
+    assert store.partials() == []
+    (attempt,) = store.attempts(smoke=True)
+    assert (attempt.stage, attempt.number, attempt.run_id) == ("class", 1, run.name)
+    again = lab.call("run", "--resume", run.name, "--results", str(lab.results), timeout_s=180)
+    assert again.returncode == 0
+    assert f"run {run.name} is complete: nothing to do" in again.stderr
 
 
 def test_kept_node_runs_one_stage_again(lab: Lab) -> None:

@@ -68,10 +68,16 @@ def hanging_once(tmp_path, **settings):
     return counting(tmp_path, f"[ $(wc -l < {tmp_path}/executions) -gt 1 ] || sleep 60; echo out", **settings)
 
 
-def once_running(server, act):
-    """Call ``act`` in a thread when the server has started a command."""
+def once_running(server, act, executions=lambda: 1):
+    """Call ``act`` in a thread when the server has started a command, and it has counted itself."""
     server.running.clear()
-    thread = threading.Thread(target=lambda: (server.running.wait(30), act()), daemon=True)
+
+    def wait_and_act():
+        server.running.wait(30)
+        wait_until("the first execution", lambda: (executions() or None, "none"), Deadline.after(30), interval_s=0.005)
+        act()
+
+    thread = threading.Thread(target=wait_and_act, daemon=True)
     thread.start()
     return thread
 
@@ -89,7 +95,7 @@ def wait_for_end(server):
 class TestCut:
     def test_a_long_repeatable_command_survives_an_outage(self, server, link, host, tmp_path):
         command, executions = hanging_once(tmp_path, repeatable=True)
-        breaker = once_running(server, lambda: link.cut_for(0.6))
+        breaker = once_running(server, lambda: link.cut_for(0.6), executions)
         assert host.run(command).stdout == "out\n"
         breaker.join()
         assert executions() == 2
@@ -97,7 +103,7 @@ class TestCut:
 
     def test_a_command_that_may_not_be_repeated_runs_once(self, server, link, host, tmp_path):
         command, executions = hanging_once(tmp_path)
-        breaker = once_running(server, link.cut)
+        breaker = once_running(server, link.cut, executions)
         with pytest.raises(TransportError, match="executions"):
             host.run(command)
         breaker.join()
@@ -195,7 +201,7 @@ class TestFrozen:
     def test_a_repeatable_command_leaves_it_behind_at_its_deadline(self, server, link, connect, tmp_path):
         command, executions = hanging_once(tmp_path, repeatable=True, timeout_s=2.0)
         host = connect(IMPATIENT)
-        breaker = once_running(server, link.freeze)
+        breaker = once_running(server, link.freeze, executions)
         assert host.run(command).stdout == "out\n"
         breaker.join()
         assert executions() == 2
