@@ -67,7 +67,7 @@ test: setup ## gates, unit, contract and integration tests, one guest when ARTIF
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 e2e: setup ## all stages of one version on a real guest, and the other long tests
-	$(BIN)/python -m pytest -m e2e $(PYTEST_FLAGS) tests/e2e
+	$(BIN)/python -m pytest -m e2e $(PYTEST_FLAGS)
 
 lint: setup ## the gates alone: ruff, mypy, shellcheck, sizes, imports, documents
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_gates.py
