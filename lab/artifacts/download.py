@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from lab.artifacts.files import MAX_FILE_BYTES, Unavailable, WrongHash
-from lab.model import UsageError
+from lab.artifacts.files import MAX_FILE_BYTES, Unavailable, WrongHash, parse_sums
+from lab.model import NodeError, UsageError
 
 PROGRESS_BYTES = 16 << 20
 MAX_TEXT_BYTES = 1 << 20
@@ -180,6 +180,18 @@ def fetch_text(url: str, limits: Limits) -> str:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise Unavailable(f"{url}: not text: {bytes(body[:40])!r}") from error
+
+
+def fetch_listed_sha256(url: str, name: str, limits: Limits) -> str:
+    """The hash of file ``name`` in a release's list. Unavailable when the list cannot be had or read, or lacks it."""
+    text = fetch_text(url, limits)
+    try:
+        expected = parse_sums(text, url).get(name)
+    except NodeError as error:
+        raise Unavailable(str(error)) from error
+    if expected is None:
+        raise Unavailable(f"{url}: has no line for {name}")
+    return expected
 
 
 def fetch_sha256(url: str, limits: Limits) -> str:

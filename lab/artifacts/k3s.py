@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lab.artifacts.cache import Progress, Staged
-from lab.artifacts.download import check_base_url, fetch_file, fetch_text
+from lab.artifacts.download import check_base_url, fetch_file, fetch_listed_sha256
 from lab.artifacts.files import Unavailable, WrongHash, check_sum, copy_file, parse_sums, read_sums
 from lab.artifacts.request import K3S_FILES, Request
 from lab.artifacts.sources import Sources, given_folder
@@ -54,13 +54,7 @@ def k3s_from_download(request: Request, sources: Sources, files: Path, progress:
     name = request.components[0]
     base = f"{check_base_url(sources.k3s_mirror)}/{request.version}"
     sums_url, url = f"{base}/{SUMS}", f"{base}/{name}"
-    text = fetch_text(sums_url, sources.limits)
-    try:
-        expected = parse_sums(text, sums_url).get(name)
-    except NodeError as error:
-        raise Unavailable(str(error)) from error
-    if expected is None:
-        raise Unavailable(f"{sums_url}: has no line for {name}")
+    expected = fetch_listed_sha256(sums_url, name, sources.limits)
     pin = sources.releases.find(request, name, PIN_ORIGIN)
     if pin is not None and pin.sha256 != expected:
         authority = f"the {PIN_ORIGIN} pin for {request} in releases.toml"

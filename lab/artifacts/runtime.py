@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.artifacts.cache import Progress, Staged
-from lab.artifacts.download import check_base_url, fetch_file, fetch_sha256, fetch_text
+from lab.artifacts.download import check_base_url, fetch_file, fetch_listed_sha256, fetch_sha256
 from lab.artifacts.files import (
     Unavailable,
     check_sum,
     copy_file,
     copy_stream,
-    parse_sums,
     read_sums,
     sha256_file,
     static_elf_problem,
@@ -102,13 +101,7 @@ def runc_from_download(request: Request, sources: Sources, files: Path, progress
     """The official static binary, checked against the release's runc.sha256sum."""
     base = _release(sources.runc_mirror, request, sources)
     name, sums_url = f"runc.{ARCH.rpartition('-')[2]}", f"{base}/runc.sha256sum"
-    text = fetch_text(sums_url, sources.limits)
-    try:
-        expected = parse_sums(text, sums_url).get(name)
-    except NodeError as error:
-        raise Unavailable(str(error)) from error
-    if expected is None:
-        raise Unavailable(f"{sums_url}: has no line for {name}")
+    expected = fetch_listed_sha256(sums_url, name, sources.limits)
     progress(f"{request}: downloading {name}")
     fetch_file(f"{base}/{name}", files / "runc", expected, sums_url, sources.limits, progress)
     (files / "runc").chmod(0o755)

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Protocol
 
 from lab.artifacts.cache import Progress, Staged
-from lab.artifacts.download import Limits, check_base_url, fetch_file, fetch_sha256, fetch_text
+from lab.artifacts.download import Limits, check_base_url, fetch_file, fetch_listed_sha256, fetch_sha256
 from lab.artifacts.files import (
     Unavailable,
     WrongHash,
     check_sum,
     copy_file,
     copy_stream,
-    parse_sums,
     read_sums,
     sha256_file,
     unpack_xz,
@@ -188,18 +187,11 @@ def _download_etcd(request: Request, sources: Sources, files: Path, progress: Pr
     base = f"{check_base_url(sources.etcd_mirror)}/{request.version}"
     name = f"etcd-{request.version}-{ARCH}"
     sums_url = f"{base}/SHA256SUMS"
-    try:
-        sums = parse_sums(fetch_text(sums_url, sources.limits), sums_url)
-    except Unavailable:
-        raise
-    except NodeError as error:
-        raise Unavailable(str(error)) from error
     archive = files / f"{name}.tar.gz"
-    if archive.name not in sums:
-        raise Unavailable(f"{sums_url}: has no line for {archive.name}")
+    expected = fetch_listed_sha256(sums_url, archive.name, sources.limits)
     progress(f"{request}: downloading {archive.name}")
     url = f"{base}/{archive.name}"
-    fetch_file(url, archive, sums[archive.name], sums_url, sources.limits, progress)
+    fetch_file(url, archive, expected, sums_url, sources.limits, progress)
     try:
         with tarfile.open(archive, "r:gz") as tar:
             member = tar.extractfile(f"{name}/etcd")
