@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import jinja2
 
 from lab.report import measured
 from lab.report.diff import Diff, ValueRow, counts, merged, spans, stated
+from lab.report.html import templates
 
 FOLDER = Path(__file__).resolve().parent
 TEMPLATE = "diff.html.j2"
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,19 +71,7 @@ def _line(name: str, labels: Sequence[str], row: ValueRow, every: Sequence[str])
 
 def page_text(found: Diff, mask: Callable[[str], str], *, show_all: bool = False, changed: bool = False) -> str:
     """The page in UTF-8, ending with one newline. ``mask`` hides secrets in every text before it is escaped."""
-
-    def finalize(value: Any) -> Any:
-        return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", mask(value)) if type(value) is str else value
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    text = environment.get_template(TEMPLATE).render(
+    text = templates(FOLDER, mask).get_template(TEMPLATE).render(
         diff=found,
         sections=sections(found, show_all=show_all, changed=changed),
         several=len(found.pairs) > 1,

@@ -11,8 +11,9 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lab.report.html import printable
 from lab.report.page.model import Chart, Grid, GridCell, Node, Panel, Series, Tree
-from lab.report.page.render import TONES, printable
+from lab.report.page.render import TONES
 from lab.report.page.svg import ticks
 
 if TYPE_CHECKING:

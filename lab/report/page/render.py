@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import jinja2
 from markupsafe import Markup, escape
 
+from lab.report.html import printable, templates
 from lab.report.page import svg
 from lab.report.page.model import Chart, Grid, Page, Tree
 from lab.report.page.raw import Excerpt
@@ -24,28 +22,11 @@ TONES = {
 """What a cell may be, with a sign that can be read without its colour."""
 LONGEST, AROUND = 4000, 300
 """Characters of an excerpt that is shown whole, and on each side of what is cited in a longer one."""
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-
-
-def printable(text: str) -> str:
-    """Text with a replacement mark for what HTML may not hold: control characters, and bytes that were no UTF-8."""
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def page_text(page: Page, mask: Callable[[str], str]) -> str:
     """The page as HTML in UTF-8, ending with one newline. ``mask`` hides secrets in every text before it is escaped."""
-
-    def finalize(value: Any) -> Any:
-        return printable(mask(value)) if type(value) is str else value
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(FOLDER, mask)
     environment.tests["grid"] = lambda value: isinstance(value, Grid)
     environment.tests["tree"] = lambda value: isinstance(value, Tree)
     environment.tests["chart"] = lambda value: isinstance(value, Chart)
