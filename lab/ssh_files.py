@@ -28,9 +28,12 @@ WRITE = (
     'chmod "$2" "$part"; mv -fT "$part" "$1"'
 )
 
+SFTP_FAILURE = "Failure"
+"""How sftp-server(8) words SSH_FX_FAILURE, its answer to a write to a full disk. The connection is well then."""
+
 
 def send(channel: paramiko.Channel, deadline: Deadline, node: str, source: Path, target: str) -> None:
-    """Write a file by SFTP, whole from its start; WaitTimeout at the deadline."""
+    """Write a file by SFTP, whole from its start; WaitTimeout at the deadline, NodeError when the node refuses it."""
     what = f"{node}: sending {source.name}"
     try:
         with closing_at(deadline, channel, what):
@@ -46,6 +49,9 @@ def send(channel: paramiko.Channel, deadline: Deadline, node: str, source: Path,
     except (FileNotFoundError, PermissionError) as error:
         raise NodeError(f"{node}: cannot write {target}: {error.strerror}") from error
     except (paramiko.SSHException, OSError, EOFError) as error:
+        # paramiko raises an OSError with nothing but the server's words for every other status.
+        if isinstance(error, OSError) and error.args == (SFTP_FAILURE,):
+            raise NodeError(f"{node}: cannot write {target}: the node refused it; is its disk full?") from error
         raise TransportError(f"{what}: {error}") from error
     if arrived != sent:
         raise NodeError(f"{node}: cannot write {target}: {arrived} of {sent} bytes are there; is its disk full?")
