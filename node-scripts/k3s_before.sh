@@ -39,7 +39,8 @@ sysctls() {
 
 absent() {
     for path in /var/log/pods /var/log/containers /usr/libexec/kubernetes /var/lib/cni /etc/cni /opt/cni \
-        /run/containerd/s /run/containerd/runc/k8s.io /run/containerd/runc /run/containerd /run/netns; do
+        /run/containerd/s /run/containerd/runc/k8s.io /run/containerd/runc /run/containerd /run/nri \
+        /run/netns; do
         [ -e "$path" ] || echo "$path"
     done
 }

@@ -216,7 +216,9 @@ remove_files() {
     fi
     # A shim of k3s's keeps runc's state where runc keeps it by itself, and a container that was killed leaves it there.
     was_absent /run/containerd/runc/k8s.io && rm -rf /run/containerd/runc/k8s.io
-    for path in /run/containerd/s /run/containerd/runc /run/containerd /run/netns; do
+    # containerd listens for plug-ins outside k3s's folders, and one that was killed leaves its socket.
+    was_absent /run/nri && rm -f /run/nri/nri.sock
+    for path in /run/containerd/s /run/containerd/runc /run/containerd /run/nri /run/netns; do
         if [ -d "$path" ] && was_absent "$path"; then
             rmdir "$path" 2>/dev/null
         fi

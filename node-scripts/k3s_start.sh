@@ -119,7 +119,8 @@ image() {
 }
 
 accounts() {
-    kubectl get namespace "$namespace" -o name || kubectl create namespace "$namespace" || return 1
+    [ -n "$(kubectl get namespace "$namespace" -o name --ignore-not-found)" ] ||
+        kubectl create namespace "$namespace" || return 1
     for place in "$namespace" kube-system; do
         kubectl get serviceaccount default --namespace "$place" -o name || return 1
     done

@@ -87,7 +87,7 @@ class Machine(Root):
             "var/lib/rancher/k3s/data/1/bin/containerd", "var/lib/kubelet/pods/1/volumes/x", "var/lib/cni/flannel/x",
             "var/log/pods/lab_be_1/main/0.log", "run/k3s/x", "run/flannel/subnet.env", "run/lab/kubectl/x",
             "sys/class/net/flannel.1/x", "sys/class/net/cni0/x", "sys/class/net/veth0/x",
-            "run/containerd/runc/k8s.io/0a1b/state.json",
+            "run/containerd/runc/k8s.io/0a1b/state.json", "run/nri/nri.sock",
         ):  # fmt: skip
             self.write(path)
         (self.folder / "sys/class/net/veth0/master").symlink_to("../cni0")
@@ -173,6 +173,7 @@ class TestBeforeAndRemove:
         machine.write("var/lib/cni/networks/podman/10.88.0.2")
         machine.write("run/containerd/s/other", "socket")
         machine.write("run/containerd/runc/moby/1c2d/state.json")
+        machine.write("run/nri/nri.sock", "another containerd's")
         machine.write("sys/class/net/flannel-wg/x")
         machine.write("var/log/pods/other_web_1/main/0.log")
         machine.run("k3s_before.sh")
@@ -180,7 +181,7 @@ class TestBeforeAndRemove:
         assert machine.run("k3s_remove.sh").stdout == "removed\n"
         for path in (
             "var/lib/cni/networks/podman/10.88.0.2", "run/containerd/s/other", "sys/class/net/flannel-wg/x",
-            "var/log/pods/other_web_1/main/0.log", "run/containerd/runc/moby/1c2d/state.json",
+            "var/log/pods/other_web_1/main/0.log", "run/containerd/runc/moby/1c2d/state.json", "run/nri/nri.sock",
         ):  # fmt: skip
             assert (machine.folder / path).exists()
         assert not (machine.folder / "run/containerd/runc/k8s.io").exists()
@@ -242,7 +243,7 @@ case "$*" in
     *" get --raw /metrics") cat "$STATE/metrics";;
     *" get node node -o name") echo node/node;;
     *" get node node -o jsonpath="*) cat "$STATE/conditions";;
-    *" get namespace lab "*) [ -e "$STATE/namespace" ] && echo namespace/lab || exit 1;;
+    *" get namespace lab "*) [ -e "$STATE/namespace" ] && echo namespace/lab; exit 0;;
     *" create namespace lab") : > "$STATE/namespace"; echo namespace/lab;;
     *" get serviceaccount default --namespace "*) echo serviceaccount/default;;
     *) exit 9;;

@@ -80,7 +80,7 @@ def test_every_call_of_the_labs_kubectl_is_understood(tmp_path):
     [
         ("get", "node", "node", "-o", "name"),
         ("get", "node", "node", "-o", "jsonpath={range .status.conditions[*]}{.type}={.status} {end}{.spec.taints[*]}"),
-        ("get", "namespace", "lab", "-o", "name"),
+        ("get", "namespace", "lab", "-o", "name", "--ignore-not-found"),
         ("create", "namespace", "lab"),
         ("get", "serviceaccount", "default", "--namespace", "kube-system", "-o", "name"),
         ("get", "--raw", "/metrics"),

@@ -63,8 +63,6 @@ state = "{STATE}/containerd"
   address = "{SOCKET}"
 [plugins.'io.containerd.internal.v1.opt']
   path = "{AGENT}/containerd"
-[plugins.'io.containerd.nri.v1.nri']
-  disable = true
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "{config.pause_image}"
 [plugins.'io.containerd.cri.v1.runtime'.cni]

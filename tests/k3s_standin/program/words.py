@@ -17,7 +17,7 @@ _FORMS = (
     rf"get node {_NAME} -o (?:name|jsonpath=[^\n]+)",
     rf"get (?:pods|pod {_NAME}|node {_NAME}|resourcequota {_NAME}|events){_PLACE} -o json",
     rf"get serviceaccount default (?:-n|--namespace) {_NAME}(?: -o name)?",
-    rf"get namespace {_NAME} -o name",
+    rf"get namespace {_NAME} -o name --ignore-not-found",
     rf"create namespace {_NAME}",
     r"apply --server-side --force-conflicts -f -",
     r"create -f -(?: --dry-run=server)? -o name",
