@@ -23,8 +23,8 @@ import pytest
 from lab import processes, qos
 from lab.artifacts import Sources, load_releases, resolve_upstream
 from lab.cli.shared import cache_folder
+from lab.distros.gates import with_dependents
 from lab.distros.upstream import control_plane
-from lab.distros.upstream.distro import with_dependents
 from lab.host import Deadline
 from lab.model import Cell, Gate
 from lab.report import shapes

@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from lab.artifacts import Binaries
+from lab.distros.gates import with_dependents
 from lab.distros.k3s import known_gates, settings
 from lab.distros.k3s.distro import K3s
 from lab.distros.k3s.gates import check_gates
 from lab.distros.k3s.node import STEPS_S
 from lab.distros.registry import DISTROS, Setup
-from lab.distros.upstream.distro import with_dependents
 from lab.host import Deadline
 from lab.model import Cell, Gate, NodeError, ParseError, TransportError, UsageError
 from lab.parse.kubelet_log import parse_events

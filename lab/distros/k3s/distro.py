@@ -14,12 +14,12 @@ from pathlib import Path
 from lab.artifacts import Binaries, k3s_release
 from lab.distros import bundle
 from lab.distros.contract import Cluster
+from lab.distros.gates import check_gates_took, check_versions, gate_lines, with_dependents
 from lab.distros.k3s import node as k3s_node
 from lab.distros.k3s import settings
 from lab.distros.k3s.gates import check_gates
 from lab.distros.k3s.node import State
 from lab.distros.removal import Removal
-from lab.distros.upstream.distro import check_gates_took, check_versions, gate_lines, with_dependents
 from lab.host import Deadline
 from lab.kubectl import as_object
 from lab.model import Cell, UsageError
