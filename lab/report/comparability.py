@@ -192,17 +192,16 @@ def differing_inputs(one: Stamp, other: Stamp) -> list[str]:
     return sorted(name for name in names if _input_text(one, name) != _input_text(other, name))
 
 
-def select(attempts: Iterable[AttemptRecord], partial: Mapping[str, str] | None = None) -> Selection:
+def select(attempts: Iterable[AttemptRecord]) -> Selection:
     """Choose the attempts that count: the newest countable, non-smoke attempt of each cell and stage.
 
-    ``partial`` gives attempts that were begun and never finished (name to reason); they are only listed.
     Raises ResultsError (exit 4) when attempts of one stage were collected from different inputs, naming them.
     """
     ordered = sorted(attempts, key=lambda attempt: (*attempt_order(attempt), str(attempt.path)))
     begun: dict[tuple[str, str], int] = {}
     newest: dict[tuple[str, str], AttemptRecord] = {}
     superseded: list[AttemptRecord] = []
-    left_out = [LeftOut(name=name, reason=f"partial: {reason}") for name, reason in (partial or {}).items()]
+    left_out: list[LeftOut] = []
     for attempt in ordered:
         key = (attempt.cell.name, attempt.stage)
         if not attempt.smoke:

@@ -6,20 +6,11 @@ from decimal import Decimal
 
 import pytest
 
-from tests.projects import listening, make_bench, tree
+from tests.projects import tree
+
+pytestmark = pytest.mark.usefixtures("signals")
 
 VERSIONS = ("--versions", "v1.36.3,v1.37.2")
-
-
-@pytest.fixture(autouse=True)
-def signals():
-    with listening():
-        yield
-
-
-@pytest.fixture
-def bench(tmp_path, monkeypatch, capfd):
-    return make_bench(tmp_path, monkeypatch, capfd)
 
 
 @pytest.mark.parametrize("more", [(), ("--json",), ("--quick",)])

@@ -26,21 +26,12 @@ from lab.providers.qemu.provider import QemuProvider
 from lab.providers.registry import PROVIDERS
 from lab.ssh import SshHost
 from tests.fakes import FakeHost, Reply
-from tests.projects import COLOUR, ROOT, commit_claims, fake_stage, listening, make_bench, tree
+from tests.projects import COLOUR, ROOT, commit_claims, fake_stage, tree
 from tests.ssh_server import SshServer
 
+pytestmark = pytest.mark.usefixtures("signals")
+
 VERSION = "v1.36.3"
-
-
-@pytest.fixture(autouse=True)
-def signals():
-    with listening():
-        yield
-
-
-@pytest.fixture
-def bench(tmp_path, monkeypatch, capfd):
-    return make_bench(tmp_path, monkeypatch, capfd)
 
 
 def program(bench, *words, script="from lab.cli.main import run; run()", **settings):

@@ -119,13 +119,6 @@ def test_smoke_and_uncountable_is_left_out_once_with_both_reasons():
     ]
 
 
-def test_partial_attempts_are_listed():
-    selection = select([], partial={"k3s-v1.36.5 kernel attempt 3": "no stamp.json"})
-    assert [(entry.name, entry.reason) for entry in selection.left_out] == [
-        ("k3s-v1.36.5 kernel attempt 3", "partial: no stamp.json")
-    ]
-
-
 def test_every_attempt_is_either_counted_or_left_out():
     attempts = [attempt(number=1), attempt(number=2), attempt(number=3, smoke=True), attempt("v1.37.1")]
     selection = select(attempts)

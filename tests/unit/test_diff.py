@@ -17,7 +17,7 @@ from lab.report import diff, measured, sides
 from lab.report.measured import Number, Sample, Share, Summary, Word, against
 from lab.report.sides import Pool, Side, SideCell, StageResult
 from lab.stages import registry
-from tests.projects import fake_stage, make_bench, say
+from tests.projects import fake_stage, say
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "results"
@@ -406,11 +406,6 @@ def test_damaged_results_are_4(lab, tmp_path):
     code, out, err = lab(str(tmp_path), "article")
     assert (code, out) == (4, "")
     assert "observation.json" in err
-
-
-@pytest.fixture
-def bench(tmp_path, monkeypatch, capfd):
-    return make_bench(tmp_path, monkeypatch, capfd)
 
 
 def compare(bench, *words):

@@ -24,20 +24,11 @@ from lab.model import (
 from lab.stages import qos_class
 from tests.captures_helper import load
 from tests.fakes import FakeHost, Reply, kubectl_words
-from tests.projects import ROOT, commit_claims, fake_stage, listening, make_bench, say
+from tests.projects import ROOT, commit_claims, fake_stage, make_bench, say
+
+pytestmark = pytest.mark.usefixtures("signals")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@pytest.fixture
-def bench(tmp_path, monkeypatch, capfd):
-    return make_bench(tmp_path, monkeypatch, capfd)
-
-
-@pytest.fixture(autouse=True)
-def signals():
-    with listening():
-        yield
 
 
 def raises(error, *, after="1"):

@@ -10,7 +10,9 @@ from lab import experiment
 from lab.distros import reuse
 from lab.model import LeftBehind, NodeError
 from tests.fakes import FakeHost, Reply
-from tests.projects import listening, make_bench
+from tests.projects import make_bench
+
+pytestmark = pytest.mark.usefixtures("signals")
 
 PROBE = ("python3", "-I", "-B", "-")
 
@@ -23,12 +25,6 @@ def text_of(*entries):
 
 HOSTS = ("file", "/etc/hosts", "x")
 OTHER = ("file", "/etc/other", "x")
-
-
-@pytest.fixture(autouse=True)
-def signals():
-    with listening():
-        yield
 
 
 @pytest.fixture

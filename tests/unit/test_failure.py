@@ -10,21 +10,12 @@ from lab import experiment, failure
 from lab.distros.bundle import INDEX
 from lab.model import Cell, CommandError, Gate, NodeError, TransportError
 from lab.run_state import CellResult, Failure
-from tests.projects import fake_stage, listening, make_bench
+from tests.projects import fake_stage
+
+pytestmark = pytest.mark.usefixtures("signals")
 
 CELL = Cell(distro="upstream", version="v1.37.2", gates=(Gate(name="A", enabled=False, component="kubelet"),))
 RUN = "20261130T074759Z-fd5f"
-
-
-@pytest.fixture
-def bench(tmp_path, monkeypatch, capfd):
-    return make_bench(tmp_path, monkeypatch, capfd)
-
-
-@pytest.fixture(autouse=True)
-def signals():
-    with listening():
-        yield
 
 
 def result(**changes):

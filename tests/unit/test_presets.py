@@ -9,7 +9,6 @@ from lab.cli import flags
 from lab.distros.registry import DISTROS
 from lab.model import UsageError
 from lab.providers.registry import PROVIDERS
-from tests.projects import make_bench
 
 LEG = "v1.37.1:PodLevelResourcesFixKubeletQOSClass=false"
 GOOD = """\
@@ -131,11 +130,6 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 # --- the command line
-
-
-@pytest.fixture
-def bench(tmp_path, monkeypatch, capfd):
-    return make_bench(tmp_path, monkeypatch, capfd)
 
 
 def test_plan_with_the_preset(bench):

@@ -19,20 +19,11 @@ from lab.model import NodeError, ResultsError, TransportError, UsageError
 from lab.run_records import earlier_phases
 from tests.fakes import MUST_AGREE
 from tests.killed_runs import Killing, looped
-from tests.projects import commit_claims, fake_stage, listening, make_bench
+from tests.projects import commit_claims, fake_stage
+
+pytestmark = pytest.mark.usefixtures("signals")
 
 SEED = 20261130
-
-
-@pytest.fixture
-def bench(tmp_path, monkeypatch, capfd):
-    return make_bench(tmp_path, monkeypatch, capfd)
-
-
-@pytest.fixture(autouse=True)
-def signals():
-    with listening():
-        yield
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from lab.cli.verbs import VERBS
 from lab.model import LabError, NodeError
 from lab.stages import registry
 from tests.captures_helper import load, versions
-from tests.projects import ROOT, make_bench, say
+from tests.projects import ROOT, say
 
 SCHEMAS = ROOT / "docs" / "schema"
 RESULTS = ROOT / "results"
@@ -154,11 +154,6 @@ def test_an_outcome_that_does_not_exist_is_refused():
 
 
 # --- what is printed
-
-
-@pytest.fixture
-def bench(tmp_path, monkeypatch, capfd):
-    return make_bench(tmp_path, monkeypatch, capfd)
 
 
 def test_outputs_of_a_run_and_of_what_is_read_afterwards(bench):
