@@ -6,11 +6,11 @@ holds for all items together, and after a lost connection nothing more is asked 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lab.distros.contract import Cluster
-from lab.host import Command, Deadline
+from lab.host import Command, Completed, Deadline
 from lab.kubectl import Kubectl
 from lab.model import LabError, TransportError
 from lab.providers.contract import Node
@@ -98,32 +98,20 @@ class Bundle:
 
     def command(self, name: str, node: Node, argv: tuple[str, ...]) -> None:
         """Store what a command on the node prints; an exit status other than 0 is noted, and what it said stored."""
-        seconds = self._seconds(name, node.host.name)
-        if seconds is None:
-            return
-        try:
+
+        def ask(seconds: float) -> Completed:
             with node.host.seeking_at_most(min(SEEK_S, seconds)):
-                done = node.host.run(Command(argv=argv, timeout_s=seconds, repeatable=True, check=False))
-        except LabError as error:
-            if isinstance(error, TransportError):
-                self._lost[node.host.name] = str(error)
-            self.missing(name, str(error))
-            return
-        self._answer(name, done.stdout, done.stderr, done.exit_status)
+                return node.host.run(Command(argv=argv, timeout_s=seconds, repeatable=True, check=False))
+
+        self._answer(name, node.host.name, ask)
 
     def kubectl(self, name: str, kubectl: Kubectl, words: tuple[str, ...]) -> None:
         """Store objects of the API in JSON."""
-        seconds = self._seconds(name, kubectl.host.name)
-        if seconds is None:
-            return
-        try:
-            done = kubectl.call("get", *words, "-o", "json", timeout_s=seconds, check=False, repeatable=True)
-        except LabError as error:
-            if isinstance(error, TransportError):
-                self._lost[kubectl.host.name] = str(error)
-            self.missing(name, str(error))
-            return
-        self._answer(name, done.stdout, done.stderr, done.exit_status)
+
+        def ask(seconds: float) -> Completed:
+            return kubectl.call("get", *words, "-o", "json", timeout_s=seconds, check=False, repeatable=True)
+
+        self._answer(name, kubectl.host.name, ask)
 
     def _seconds(self, name: str, host: str) -> float | None:
         """How long an item may take; None, and noted, when nothing more is to be asked."""
@@ -136,13 +124,24 @@ class Bundle:
             return None
         return min(ITEM_S, left_s)
 
-    def _answer(self, name: str, out: str, err: str, status: int) -> None:
-        if status != 0 and not out.strip():
-            self.missing(name, f"exit {status}: {err}")
+    def _answer(self, name: str, host: str, ask: Callable[[float], Completed]) -> None:
+        seconds = self._seconds(name, host)
+        if seconds is None:
             return
-        self.text(name, out)
-        if status != 0:
-            self._note(name, f"is what was printed before exit {status}: {' '.join(err.split())[-200:]}")
+        try:
+            done = ask(seconds)
+        except LabError as error:
+            if isinstance(error, TransportError):
+                self._lost[host] = str(error)
+            self.missing(name, str(error))
+            return
+        if done.exit_status != 0 and not done.stdout.strip():
+            self.missing(name, f"exit {done.exit_status}: {done.stderr}")
+            return
+        self.text(name, done.stdout)
+        if done.exit_status != 0:
+            said = " ".join(done.stderr.split())[-200:]
+            self._note(name, f"is what was printed before exit {done.exit_status}: {said}")
 
 
 def save(
