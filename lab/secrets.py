@@ -7,6 +7,7 @@ leaves the program goes through :meth:`Secrets.mask`.
 from __future__ import annotations
 
 import base64
+import bisect
 import json
 import logging
 import re
@@ -42,7 +43,10 @@ class Secrets:
             if len(line.strip()) >= SHORTEST_LINE and not line.startswith("-----"):
                 found |= forms(line.strip())
         with self._lock:
-            self._forms = tuple(sorted({*self._forms, *found}, key=lambda form: (-len(form), form)))
+            kept = list(self._forms)
+            for form in found.difference(self._forms):
+                bisect.insort(kept, form, key=_longest_first)
+            self._forms = tuple(kept)
 
     def mask(self, text: str) -> str:
         """The text with ``***`` for every form of every secret, the longest first.
@@ -63,6 +67,10 @@ class Secrets:
         for handler in handlers:
             if not any(isinstance(each, MaskingFilter) and each.secrets is self for each in handler.filters):
                 handler.addFilter(MaskingFilter(self))
+
+
+def _longest_first(form: str) -> tuple[int, str]:
+    return -len(form), form
 
 
 def forms(value: str) -> set[str]:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from lab.secrets import SECRETS
 
 ROOT = Path(__file__).resolve().parent.parent
 E2E_FOLDER = ROOT / "tests" / "e2e"
@@ -59,6 +62,14 @@ def guest_obstacles() -> list[str]:
 def asks_for_e2e(mark_expression: str, setting: str | None) -> bool:
     """Whether the long tests were asked for: by name in ``-m``, or by LAB_E2E=1."""
     return setting == "1" or re.search(r"\be2e\b", mark_expression) is not None
+
+
+@pytest.fixture(autouse=True)
+def own_secrets() -> Iterator[None]:
+    """What a test has registered is forgotten after it: every text is searched for all of it, in thousands of tests."""
+    before = SECRETS._forms
+    yield
+    SECRETS._forms = before
 
 
 @pytest.fixture(scope="session")
