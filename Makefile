@@ -8,6 +8,8 @@ RESULTS ?= results
 # More flags for `lab run` and for pytest.
 RUN_FLAGS ?=
 PYTEST_FLAGS ?=
+# Processes that `make test` uses: one for all that needs guests, the others for the rest. 0: one after the other.
+WORKERS ?= 2
 # Folder with Kubernetes binaries; empty: the official releases, or a build (see README.md).
 ARTIFACTS ?= $(or $(LAB_ARTIFACTS),$(if $(wildcard ../shared/kubernetes),$(CURDIR)/../shared/kubernetes))
 ifneq ($(ARTIFACTS),)
@@ -23,7 +25,7 @@ help: ## list the targets
 	@echo 'Targets:'
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)$$/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
 		|| sed -n 's/^\([a-z0-9-]*\):.*## /  make \1: /p' Makefile
-	@echo 'Variables: VERSIONS=$(VERSIONS) RESULTS=$(RESULTS) ARTIFACTS=$(ARTIFACTS) RUN_FLAGS= PYTEST_FLAGS= PYTHON=$(PYTHON)'
+	@echo 'Variables: VERSIONS=$(VERSIONS) RESULTS=$(RESULTS) ARTIFACTS=$(ARTIFACTS) RUN_FLAGS= PYTEST_FLAGS= WORKERS=$(WORKERS) PYTHON=$(PYTHON)'
 
 setup: packages $(STAMP) ## Debian packages (says which), .venv with the lab; quick when all is there
 
@@ -64,7 +66,7 @@ run: setup ## measure VERSIONS on local guests, then write RESULTS/summary.md
 	$(BIN)/lab run --provider qemu --versions $(VERSIONS) --results $(RESULTS) $(RUN_FLAGS)
 
 test: setup ## gates, unit, contract and integration tests, one guest when ARTIFACTS are there
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(PYTEST_FLAGS)
 
 e2e: setup ## all stages of one version on a real guest, and the other long tests
 	$(BIN)/python -m pytest -m e2e $(PYTEST_FLAGS)

@@ -19,6 +19,7 @@ from lab.secrets import SECRETS
 
 ROOT = Path(__file__).resolve().parent.parent
 E2E_FOLDER = ROOT / "tests" / "e2e"
+UNIT_FOLDER = ROOT / "tests" / "unit"
 GUEST_TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils"}
 NO_ARTIFACTS = (
     "no Kubernetes binaries: set LAB_ARTIFACTS to a folder that holds them, or put it at ../shared/kubernetes "
@@ -96,6 +97,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if E2E_FOLDER in item.path.parents:
             item.add_marker(pytest.mark.e2e)
+        if UNIT_FOLDER not in item.path.parents:
+            # Guests, ports and the cache's folder of nodes are there once: these follow one another in one process.
+            item.add_marker(pytest.mark.xdist_group("machine"))
         if obstacles and item.get_closest_marker("guest"):
             item.add_marker(pytest.mark.skip(reason="; ".join(obstacles)))
         is_long = item.get_closest_marker("e2e") is not None

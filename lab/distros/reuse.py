@@ -151,7 +151,7 @@ class SharedNode:
 
     def destroy(self, node: Node) -> None:
         """Put the node aside for the next cell."""
-        self._progress(f"{node.id}: put aside for the next version")
+        self._progress(f"{node.id}: stays until the run ends")
 
     def close(self) -> None:
         """Destroy the node, if one was made. LeftBehind as :meth:`lab.providers.contract.Provider.destroy`."""
