@@ -49,7 +49,7 @@ def failing_deletes(cloud, part, effect=None):
     )
 
 
-@pytest.mark.parametrize("effect", UNDELETABLE, ids=repr)
+@pytest.mark.parametrize("effect", UNDELETABLE, ids=["500", "403", "no answer", "502 in html"])
 def test_a_droplet_that_will_not_go_is_named_and_stays_behind_its_firewall(cloud, effect):
     node = cloud.create()
     (number,) = cloud.account.droplets

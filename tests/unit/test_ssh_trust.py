@@ -119,6 +119,7 @@ class TestKnownHosts:
             "node.example", "node.example ssh-ed25519", "node.example 1024 35 1234", "@revoked",
             f"other {B} a comment\u2028node.example {B}", f"other\u00a0node.example {B}", f"node.example\u00a0{B}",
         ],
+        ids=["name alone", "no key", "version 1", "mark alone", "odd line end", "odd space in names", "odd space"],
     )  # fmt: skip
     def test_lines_that_are_no_keys_are_skipped(self, known, line):
         assert known(f"{line}\nnode.example {A}\n") == (A,)
