@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from lab.model import Interrupted
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STDERR = 2
 SAME_WISH_S = 1.0
+AGAIN_S = 0.01
 
 
 @contextmanager
@@ -36,20 +38,49 @@ def raising() -> Iterator[None]:
     """Turn a signal inside the block into Interrupted.
 
     Another one within the next moment is the same wish (a terminal tells all processes of a job, and make or a shell
-    may pass it on): raised again, it would cut off what has just begun to clean up.
+    may pass it on): raised again, it would cut off what has just begun to clean up. One that comes while a thread is
+    being started is raised a moment later.
     """
     last_s = -math.inf
+    late: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        del frame
         nonlocal last_s
+        if _starts_a_thread(frame):
+            late[:] = late or [number]
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+            return
         before_s, last_s = last_s, time.monotonic()
         if last_s - before_s < SAME_WISH_S:
             return
         raise Interrupted(f"stopped by {signal.Signals(number).name}")
 
-    with _handled_by(stop):
-        yield
+    def again(number: int, frame: FrameType | None) -> None:
+        # To whoever handles the signal by now: a clean-up may have begun, which is not to be cut off.
+        del number, frame
+        signal.raise_signal(late.pop())
+
+    before = signal.signal(signal.SIGALRM, again)
+    try:
+        with _handled_by(stop):
+            yield
+            if late:
+                raise Interrupted(f"stopped by {signal.Signals(late[0]).name}")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _starts_a_thread(frame: FrameType | None) -> bool:
+    """Whether the code that was interrupted is in ``Thread.start``.
+
+    An exception there makes threading forget a thread that runs already, whose own traceback is then shown.
+    """
+    while frame is not None:
+        if frame.f_code is threading.Thread.start.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

@@ -360,8 +360,7 @@ def test_one_fault_at_any_request_leaves_nothing_or_a_whole_node(tmp_path, strid
     if behaviour is LAGS:
         # Lists that lag make a difference from the first create on.
         calls = calls[[call.method for _, call in calls].index("POST") :]
-    # Each fault begins elsewhere, so that together they miss no request.
-    for at, call in calls[list(FAULTS).index(fault) % stride :: stride]:
+    for at, call in calls[list(FAULTS).index(fault) % stride :: stride]:  # Together they miss no request.
         cloud = Cloud(tmp_path / str(at), behaviour)
         effect = FAULTS[fault]()
         cloud.wire.plan = lambda number, *_, at=at, effect=effect: effect if number == at else None

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -70,6 +72,48 @@ class TestRaising:
         )
         done = subprocess.run(["nohup", sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout == "alive\n"
+
+
+class TestWhileAThreadStarts:
+    """The system has the thread, and Python has not noted it yet."""
+
+    @pytest.fixture(autouse=True)
+    def interrupted_start(self, monkeypatch):
+        real = threading._start_new_thread
+
+        def start(*arguments):
+            found = real(*arguments)
+            send(signal.SIGTERM)
+            send(signal.SIGTERM)
+            return found
+
+        monkeypatch.setattr(threading, "_start_new_thread", start)
+
+    def test_it_starts_and_the_signal_comes_then(self, capfd):
+        done = threading.Event()
+        thread = threading.Thread(target=done.set)
+        with pytest.raises(Interrupted, match="SIGTERM"), raising():
+            thread.start()
+            assert done.wait(5)
+            signal.pause()
+        thread.join(5)
+        assert thread not in threading.enumerate()
+        assert capfd.readouterr().err == ""
+
+    def test_a_clean_up_that_has_begun_meanwhile_is_not_cut_off(self):
+        done = []
+        with pytest.raises(Interrupted, match="SIGTERM"), raising():
+            threading.Thread(target=time.sleep, args=(0,)).start()
+            with waiting("removing"):
+                time.sleep(0.2)
+                done.append("removed")
+        assert done == ["removed"]
+
+    def test_the_end_of_the_block_does_not_lose_it(self, quiet):
+        with pytest.raises(Interrupted, match="SIGTERM"), raising():
+            threading.Thread(target=time.sleep, args=(0,)).start()
+        time.sleep(0.1)
+        assert quiet == []
 
 
 class TestWaiting:
