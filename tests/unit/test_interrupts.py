@@ -90,23 +90,29 @@ class TestWhileAThreadStarts:
         monkeypatch.setattr(threading, "_start_new_thread", start)
 
     def test_it_starts_and_the_signal_comes_then(self, capfd):
-        done = threading.Event()
-        thread = threading.Thread(target=done.set)
-        with pytest.raises(Interrupted, match="SIGTERM"), raising():
+        def start_and_wait(thread, done):
             thread.start()
             assert done.wait(5)
             signal.pause()
+
+        done = threading.Event()
+        thread = threading.Thread(target=done.set)
+        with pytest.raises(Interrupted, match="SIGTERM"), raising():
+            start_and_wait(thread, done)
         thread.join(5)
         assert thread not in threading.enumerate()
         assert capfd.readouterr().err == ""
 
     def test_a_clean_up_that_has_begun_meanwhile_is_not_cut_off(self):
-        done = []
-        with pytest.raises(Interrupted, match="SIGTERM"), raising():
+        def start_and_clean_up():
             threading.Thread(target=time.sleep, args=(0,)).start()
             with waiting("removing"):
                 time.sleep(0.2)
                 done.append("removed")
+
+        done = []
+        with pytest.raises(Interrupted, match="SIGTERM"), raising():
+            start_and_clean_up()
         assert done == ["removed"]
 
     def test_the_end_of_the_block_does_not_lose_it(self, quiet):
