@@ -1,12 +1,15 @@
-"""Fixtures of many unit tests: a project of its own with fake nodes, and signals that cannot end the tests."""
+"""Fixtures of many unit tests: a project with fake nodes, signals that cannot end the tests, the programs of a node."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.node_programs import cgroup_mount, imported
 from tests.projects import Bench, listening, make_bench
 
 
@@ -21,3 +24,25 @@ def signals() -> Iterator[None]:
     """See :func:`tests.projects.listening`."""
     with listening():
         yield
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """The programs of node-scripts/, imported."""
+    with imported(monkeypatch) as programs:
+        yield programs
+
+
+@pytest.fixture
+def tree(scripts: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What makes a cgroup where those programs look for them: see :func:`tests.node_programs.cgroup_mount`."""
+    return cgroup_mount(scripts, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that sleeps, as the leader of nothing else, and is gone afterwards."""
+    process = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL)
+    yield process
+    process.kill()
+    process.wait()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,28 +21,10 @@ from lab.report.comparability import (
     select,
     verdicts_of,
 )
+from lab.store import Attempt
 
 QEMU = {"provider": "qemu", "emulation": "tcg", "vcpus": "2"}
 FIX_OFF = Gate(name="PodLevelResourcesFixKubeletQOSClass", enabled=False)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FakeAttempt:
-    path: Path
-    cell: Cell
-    stage: str
-    number: int
-    stamp: Stamp
-    environment: Environment
-    run_id: str
-    started: str
-    finished: str
-    smoke: bool
-    countable: bool
-    uncountable_reasons: tuple[str, ...]
-    observation: dict[str, Any] | None
-    verdict: dict[str, Any]
-    extra: dict[str, Any]
 
 
 def attempt(version="v1.36.5", stage="kernel", number=1, *, gates=(), distro="k3s", inputs=None, **changes):
@@ -65,7 +46,7 @@ def attempt(version="v1.36.5", stage="kernel", number=1, *, gates=(), distro="k3
         "verdict": {"judge_version": 1, "verdicts": [], "problem": ""},
         "extra": {},
     }
-    return FakeAttempt(**(values | changes))
+    return Attempt(**(values | changes))
 
 
 def in_environment(**facts):

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import os
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -19,27 +18,7 @@ import pytest
 from lab import cgroups
 from lab.parse.lines import of_kind, records
 from lab.stages import registry
-from tests.node_programs import BURSTABLE, ESCAPED, NAMES, NO_PROCESS, SCRIPTS, UID, cgroup_mount, imported
-
-
-@pytest.fixture
-def scripts(monkeypatch):
-    with imported(monkeypatch) as programs:
-        yield programs
-
-
-@pytest.fixture
-def tree(scripts, tmp_path, monkeypatch):
-    return cgroup_mount(scripts, tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def child():
-    """A process that sleeps, as the leader of nothing else, and is gone afterwards."""
-    process = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL)
-    yield process
-    process.kill()
-    process.wait()
+from tests.node_programs import BURSTABLE, ESCAPED, NAMES, NO_PROCESS, SCRIPTS, UID
 
 
 def test_every_program_that_a_stage_names_is_there():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -13,28 +12,7 @@ import pytest
 
 from lab.parse.lines import of_kind, records
 from tests.captures_helper import load
-from tests.node_programs import BURSTABLE, NO_PROCESS, UID, Clock, cgroup_mount, imported
-
-
-@pytest.fixture
-def scripts(monkeypatch):
-    with imported(monkeypatch) as programs:
-        yield programs
-
-
-@pytest.fixture
-def tree(scripts, tmp_path, monkeypatch):
-    return cgroup_mount(scripts, tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def child():
-    """A process that sleeps, as the leader of nothing else, and is gone afterwards."""
-    process = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL)
-    yield process
-    process.kill()
-    process.wait()
-
+from tests.node_programs import BURSTABLE, NO_PROCESS, UID, Clock
 
 # --- cpu_window -------------------------------------------------------------------------------------------------------
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,6 +17,7 @@ from lab.report.phases import phase_table, render_phases
 from lab.report.summary import render
 from lab.report.tables import markdown
 from lab.stages.contract import Stage
+from lab.store import Attempt
 
 DROPLET = {
     "provider": "digitalocean",
@@ -31,25 +30,6 @@ DROPLET = {
 }
 FIX_OFF = Gate(name="PodLevelResourcesFixKubeletQOSClass", enabled=False)
 CLAIMS = {"C2": "CPU share below 10 %", "C1": "empty block is BestEffort", "C3": "no judge"}
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FakeAttempt:
-    path: Path
-    cell: Cell
-    stage: str
-    number: int
-    stamp: Stamp
-    environment: Environment
-    run_id: str
-    started: str
-    finished: str
-    smoke: bool
-    countable: bool
-    uncountable_reasons: tuple[str, ...]
-    observation: dict[str, Any] | None
-    verdict: dict[str, Any]
-    extra: dict[str, Any]
 
 
 def verdicts(*found, problem="", judge_version=1):
@@ -79,7 +59,7 @@ def attempt(version="v1.36.5", stage="kernel", number=1, *, gates=(), distro="k3
         "verdict": verdicts(),
         "extra": {},
     }
-    return FakeAttempt(**(values | changes))
+    return Attempt(**(values | changes))
 
 
 def stage(name="kernel", title="Kernel numbers"):
