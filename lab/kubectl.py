@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.host import Command, Completed, Deadline, Host, wait_until
 from lab.model import NodeError, ParseError, WaitTimeout
 
 
+def _no_matter() -> None:
+    """For an API server that goes with the node."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubectl:
-    """kubectl with one kubeconfig. ``argv`` is how it is started on ``host`` (``k3s kubectl`` is two words)."""
+    """kubectl with one kubeconfig. ``argv`` is how it is started on ``host`` (``k3s kubectl`` is two words).
+
+    ``check_node`` is asked before each call: it raises TransportError when the pods' machine is known to be gone, which
+    an API server elsewhere would notice late or never.
+    """
 
     host: Host
     argv: tuple[str, ...]
     kubeconfig: str
+    check_node: Callable[[], None] = _no_matter
 
     def call(
         self, *words: str, stdin: str = "", timeout_s: float = 60.0, check: bool = True, repeatable: bool = False
     ) -> Completed:
         """One call with its own deadline; CommandError on failure unless ``check`` is False."""
+        self.check_node()
         argv = (*self.argv, f"--kubeconfig={self.kubeconfig}", f"--request-timeout={timeout_s:g}s", *words)
         return self.host.run(
             Command(argv=argv, stdin=stdin, timeout_s=timeout_s + 10, check=check, repeatable=repeatable)
         )
+
+    def without_node(self) -> Kubectl:
+        """The same, to ask what the API server still knows of a node that is gone."""
+        return replace(self, check_node=_no_matter)
 
     def get(self, *words: str) -> dict[str, Any]:
         """``kubectl get … -o json`` as a dict; ParseError when the answer is no JSON object."""

@@ -105,6 +105,13 @@ class SshHost:
         """
         self._alive = alive
 
+    def check_alive(self) -> None:
+        """TransportError when the machine is known to be gone; nothing is sent to it."""
+        try:
+            self._alive()
+        except NodeError as error:
+            raise TransportError(f"{self.name}: {error}") from error
+
     @contextlib.contextmanager
     def seeking_at_most(self, limit_s: float) -> Iterator[None]:
         """Inside the block no call seeks a lost connection for longer than this."""
@@ -210,7 +217,7 @@ class SshHost:
                     with hanging_up_after(deadline, channel):
                         return once(channel, deadline)
                 except (TransportError, WaitTimeout) as error:
-                    self._check_alive()
+                    self.check_alive()
                     if not self._may_repeat(error, repeatable or channel is None, channel is not None, outage):
                         raise
                     lost = error
@@ -219,12 +226,6 @@ class SshHost:
                 left_s = min(timeout_s, deadline.remaining_s() + unnoticed_s)
                 outage.left_s -= unnoticed_s
                 self._seek(outage, lost)
-
-    def _check_alive(self) -> None:
-        try:
-            self._alive()
-        except NodeError as error:
-            raise TransportError(f"{self.name}: {error}") from error
 
     def _may_repeat(self, error: NodeError, allowed: bool, was_sent: bool, outage: _Outage) -> bool:
         """Whether a failed try may be followed by another one."""
@@ -244,7 +245,7 @@ class SshHost:
             started = self._reconnect.clock()
             if outage.pause_s > 0:
                 self._reconnect.sleep(min(outage.pause_s, outage.left_s))
-                self._check_alive()
+                self.check_alive()
             outage.pause_s = min(
                 max(self._reconnect.first_pause_s, 2 * outage.pause_s), self._reconnect.longest_pause_s
             )

@@ -21,7 +21,7 @@ import pytest
 from lab.distros.contract import Cluster
 from lab.host import UNPACK, Command, Completed, Deadline, failure_text, wait_until
 from lab.kubectl import Kubectl
-from lab.model import Cell, CommandError, LeftBehind, UsageError, WaitTimeout
+from lab.model import Cell, CommandError, LeftBehind, TransportError, UsageError, WaitTimeout
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 
 
@@ -78,6 +78,7 @@ class FakeHost:
         self.transfers: list[str] = []
         self.connects = 0
         self.closes = 0
+        self.lost: TransportError | None = None
         self._exact: dict[tuple[str, ...], list[Answer]] = {UNPACK: [self._unpack]}
         self._when: list[tuple[Callable[[Command], bool], Answer]] = []
 
@@ -144,6 +145,10 @@ class FakeHost:
 
     def close(self) -> None:
         self.closes += 1
+
+    def check_alive(self) -> None:
+        if self.lost is not None:
+            raise self.lost
 
     @contextmanager
     def seeking_at_most(self, limit_s: float) -> Iterator[None]:

@@ -107,6 +107,7 @@ class Bundle:
 
     def kubectl(self, name: str, kubectl: Kubectl, words: tuple[str, ...]) -> None:
         """Store objects of the API in JSON."""
+        kubectl = kubectl.without_node()
 
         def ask(seconds: float) -> Completed:
             return kubectl.call("get", *words, "-o", "json", timeout_s=seconds, check=False, repeatable=True)

@@ -85,6 +85,16 @@ def test_a_lost_node_is_asked_once(node, cluster, folder):
     assert found["pods.json"] == "19 bytes", "the API server on the controller still answers"
 
 
+def test_an_api_server_elsewhere_is_asked_about_a_node_that_is_gone(node, cluster, folder):
+    def gone():
+        raise TransportError("the guest is gone")
+
+    node.host.answer_when(lambda command: True, TransportError("gone"))
+    watching = dataclasses.replace(cluster, kubectl=dataclasses.replace(cluster.kubectl, check_node=gone))
+    bundle.save(folder, watching, node, ITEMS, {})
+    assert index(folder)["pods.json"] == "19 bytes"
+
+
 def test_an_api_server_on_a_lost_node_is_not_asked(node, cluster, folder):
     node.host.answer_when(lambda command: True, TransportError("gone"))
     there = dataclasses.replace(cluster, kubectl=Kubectl(host=node.host, argv=("kubectl",), kubeconfig="/k"))

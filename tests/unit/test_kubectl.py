@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from lab.host import Deadline
 from lab.kubectl import Kubectl, as_object, pod_state, wait_for_api
-from lab.model import CommandError, NodeError, ParseError, WaitTimeout
+from lab.model import CommandError, NodeError, ParseError, TransportError, WaitTimeout
 from tests.fakes import FakeClock, FakeHost, Reply, waits_on
 
 
@@ -53,6 +54,22 @@ class TestCalls:
         assert kubectl.get("node", "node") == {"kind": "Node"}
         assert kubectl.get_text("node", "node") == '{"kind": "Node"}'
         assert all(command.repeatable for command in host.commands)
+
+    def test_nothing_is_asked_about_a_node_that_is_known_to_be_gone(self, kubectl, host, clock):
+        begin_s = clock()
+
+        def check():
+            if clock() >= begin_s + 3:
+                raise TransportError("node-1: the guest is gone")
+
+        host.answer(PODS, pods(pod("be", "Pending", ready=None)))
+        watching = dataclasses.replace(kubectl, check_node=check)
+        with pytest.raises(TransportError, match="the guest is gone"):
+            watching.wait_running("lab", ["be"], Deadline.after(600, clock))
+        assert clock() == begin_s + 3
+        with pytest.raises(TransportError):
+            watching.raw("/metrics")
+        assert watching.without_node().get("pods", "-n", "lab")["items"]
 
     def test_raw(self, kubectl, host):
         host.answer(argv("get", "--raw", "/metrics"), Reply(stdout="a 1\n"))

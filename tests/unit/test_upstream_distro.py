@@ -366,6 +366,12 @@ esac
         assert set(cluster.own_cpu_s()) == {"etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager"}
         again = upstream.attach(node, cell("A=false"))
         assert (again.shown, again.must_agree) == (cluster.shown, cluster.must_agree)
+        # The API server would go on to answer for a node that is gone.
+        node.host.lost = TransportError("n-r: the guest is gone")
+        for one in (cluster, again):
+            with pytest.raises(TransportError, match="the guest is gone"):
+                one.kubectl.raw("/version")
+            assert one.kubectl.without_node().raw("/version").strip() == self.VERSION
 
     def test_a_gate_that_did_not_take_effect_is_no_cluster(self, binaries, node):
         made = binaries(kubectl=self.kubectl(gate="1"), kube_apiserver=SERVER, kubelet=HELP)

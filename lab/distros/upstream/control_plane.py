@@ -10,9 +10,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -61,6 +61,10 @@ class ControlPlane:
             if not process.is_alive():
                 tail = "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-8:])
                 raise NodeError(f"{name} has ended; its last lines:\n{tail}")
+
+    def watching(self, check_node: Callable[[], None]) -> ControlPlane:
+        """The same, with a kubectl that notices when the node is gone: see :class:`lab.kubectl.Kubectl`."""
+        return replace(self, kubectl=replace(self.kubectl, check_node=check_node))
 
     def save(self) -> None:
         """Write down what :func:`attach` needs to find this control plane again from another process."""

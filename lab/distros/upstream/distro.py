@@ -142,7 +142,7 @@ class Upstream:
         """Start the control plane on this machine; also the kubelet's credentials."""
         if node.controller_address is None:
             raise UsageError(f"nodes of provider {node.provider} cannot reach a control plane on the controller")
-        return control_plane.start(
+        plane, credentials = control_plane.start(
             binaries=self.binaries(told.version),
             cell=told,
             folder=node.folder / "control-plane",
@@ -150,6 +150,7 @@ class Upstream:
             addresses=(node.controller_address,),
             deadline=deadline,
         )
+        return plane.watching(node.host.check_alive), credentials
 
     def _put_files(self, node: Node, files: Mapping[str, Path], deadline: Deadline) -> None:
         """Lay programs onto the node; what is there already, from its boot on, is only checked."""
@@ -161,7 +162,7 @@ class Upstream:
         """See :class:`lab.distros.contract.Distro`."""
         plane: Plane
         if node.site.reaches_controller:
-            plane = control_plane.attach(node.folder / "control-plane")
+            plane = control_plane.attach(node.folder / "control-plane").watching(node.host.check_alive)
         else:
             plane = node_plane.attach(node.host)
         running = as_object(plane.kubectl.raw("/version")).get("gitVersion", "")
