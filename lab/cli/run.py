@@ -131,7 +131,8 @@ def _print_verdicts(results: Sequence[experiment.CellResult]) -> None:
         for result in results
         for verdict in result.verdicts
     ]
-    console.print_table("Verdicts", ["cell", "claim", "verdict", "reason"], rows)
+    if rows:
+        console.print_table("Verdicts", ["cell", "claim", "verdict", "reason"], rows)
 
 
 @configured

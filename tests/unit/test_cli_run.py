@@ -272,6 +272,11 @@ def test_json_is_all_that_stands_on_standard_output(bench):
     assert (cell["problem"], cell["kept"]) == (None, None)
 
 
+def test_a_run_without_a_verdict_shows_no_table(bench):
+    bench.steps.fail("distro.install", NodeError("kubelet failed"))
+    assert bench.run().out == ""
+
+
 def test_json_of_a_run_that_failed(bench):
     bench.steps.fail("distro.install", NodeError("kubelet failed"))
     ended = bench.run("--json")

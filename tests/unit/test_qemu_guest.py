@@ -245,6 +245,27 @@ class TestConsole:
         assert guest.console_tail(console, 3) == "line 28\nline 29\nred end \ufffd"
         assert len(guest.console_tail(console).splitlines()) == 15
 
+    def test_what_systemd_writes_for_a_terminal_is_left_out(self, tmp_path):
+        # From the console of a guest with Debian 14.
+        text = (
+            "Begin: Running /scripts/init-bottom ... done.\r\n\x1bP+q6E616D65\x1b\\\x1b[18t\x1b7\x1b[32766;32766H"
+            "\x1b[6n\x1b8\x1b[!p\x1b]104\x1b\\\x1b[0m\x1b[?7h\x1b[1G\x1b[0J\r\n\x1b[0;1;39mWelcome to \x1b[0m\x1b[1mDebian "
+            "GNU/Linux forky/sid\x1b[0m\x1b[0;1;39m!\x1b[0m\r\n\r\r\n\x1b]3008;start=2652;user=root;type=boot\x1b\\["
+            "\x1b[0;32m  OK  \x1b[0m] Created slice \x1b[0;1;39msystem-getty.slice\x1b[0m - Slice /system/getty.\r\r\n"
+        )
+        (tmp_path / "console.log").write_bytes(text.encode())
+        assert guest.console_tail(tmp_path / "console.log").splitlines() == [
+            "Begin: Running /scripts/init-bottom ... done.",
+            "Welcome to Debian GNU/Linux forky/sid!",
+            "[  OK  ] Created slice system-getty.slice - Slice /system/getty.",
+        ]
+
+    @pytest.mark.parametrize("said", ["", "qemu-system-x86_64: terminating on signal 15\n"])
+    def test_the_last_words_are_the_consoles_and_qemus_own(self, tmp_path, said):
+        (tmp_path / "console.log").write_text("node login: ")
+        (tmp_path / "qemu.log").write_text(said)
+        assert guest.last_words(tmp_path) == f"node login:\n{said}".rstrip()
+
     @pytest.mark.parametrize("content", [None, "", "\x1b[2J\x1b[H"])
     def test_no_output(self, tmp_path, content):
         if content is not None:

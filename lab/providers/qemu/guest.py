@@ -142,20 +142,37 @@ def watchman(pid: int, folder: Path) -> Callable[[], None]:
 
     def check() -> None:
         if process is None or not process.is_alive():
-            tail = f"{console_tail(folder / 'console.log')}\n{console_tail(folder / 'qemu.log')}"
-            raise NodeError(f"the guest is gone, its QEMU process {pid} has ended; console:\n{tail}")
+            raise NodeError(f"the guest is gone, its QEMU process {pid} has ended; console:\n{last_words(folder)}")
 
     return check
 
 
+CONTROL = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"
+    # Of a string that was cut off, and whatever else moves the cursor.
+    r"|\x1b|[\x00-\x08\x0b-\x1f\x7f]"
+)
+"""Control sequences and strings of a terminal (ECMA-48), which systemd and agetty write to the console."""
+
+
+def last_words(folder: Path) -> str:
+    """Of a guest that has ended: the console's end, and what QEMU itself has said, if anything."""
+    return f"{console_tail(folder / 'console.log')}\n{_last_lines(folder / 'qemu.log', 15)}".rstrip()
+
+
 def console_tail(console: Path, lines: int = 15) -> str:
-    """Last lines of the console without terminal control sequences."""
+    """Last lines of the console, or words that say that there are none."""
+    return _last_lines(console, lines) or "(no console output)"
+
+
+def _last_lines(path: Path, lines: int) -> str:
+    """Of a file that may be missing: without terminal control sequences and empty lines."""
     try:
-        text = console.read_text(errors="replace")
+        text = path.read_text(errors="replace")
     except OSError:
-        return "(no console output)"
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "")
-    return "\n".join(text.splitlines()[-lines:]) or "(no console output)"
+        return ""
+    written = [line.rstrip() for line in CONTROL.sub("", text).split("\n") if line.strip()]
+    return "\n".join(written[-lines:])
 
 
 def thread_names(pid: int) -> dict[int, str]:

@@ -178,11 +178,11 @@ def _wait_ready(node: Node, process: subprocess.Popen[bytes], deadline: Deadline
     Its kernel patches its own code while it boots, and under software emulation another virtual CPU sometimes runs into
     the half-written instruction (int3): that is :class:`_Panic`, a matter of luck, and nothing was measured yet.
     """
-    console, output = node.folder / "console.log", node.folder / "qemu.log"
+    console = node.folder / "console.log"
 
     def alive() -> None:
         if process.poll() is not None:
-            said = f"{guest.console_tail(console)}\n{guest.console_tail(output)}"
+            said = guest.last_words(node.folder)
             kind = _Panic if PANIC in guest.console_tail(console, 60) else NodeError
             raise kind(f"the guest ended by itself (status {process.returncode}); console:\n{said}")
 
