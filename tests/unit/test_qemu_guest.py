@@ -250,8 +250,9 @@ class TestConsole:
         text = (
             "Begin: Running /scripts/init-bottom ... done.\r\n\x1bP+q6E616D65\x1b\\\x1b[18t\x1b7\x1b[32766;32766H"
             "\x1b[6n\x1b8\x1b[!p\x1b]104\x1b\\\x1b[0m\x1b[?7h\x1b[1G\x1b[0J\r\n\x1b[0;1;39mWelcome to \x1b[0m\x1b[1m"
-            "Debian GNU/Linux forky/sid\x1b[0m\x1b[0;1;39m!\x1b[0m\r\n\r\r\n\x1b]3008;start=2652;user=root;type=boot\x1b\\["
-            "\x1b[0;32m  OK  \x1b[0m] Created slice \x1b[0;1;39msystem-getty.slice\x1b[0m - Slice /system/getty.\r\r\n"
+            "Debian GNU/Linux forky/sid\x1b[0m\x1b[0;1;39m!\x1b[0m\r\n\r\r\n\x1b]3008;start=2652;user=root;type=boot"
+            "\x1b\\[\x1b[0;32m  OK  \x1b[0m] Created slice \x1b[0;1;39msystem-getty.slice\x1b[0m "
+            "- Slice /system/getty.\r\r\n"
         )
         (tmp_path / "console.log").write_bytes(text.encode())
         assert guest.console_tail(tmp_path / "console.log").splitlines() == [
