@@ -47,7 +47,8 @@ def raising() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal last_s
         if _starts_a_thread(frame):
-            late[:] = late or [number]
+            if not late:
+                late.append(number)
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
             return
         before_s, last_s = last_s, time.monotonic()
@@ -63,11 +64,14 @@ def raising() -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, again)
     try:
         with _handled_by(stop):
-            yield
+            try:
+                yield
+            finally:
+                # While the signals are still ours: passed on any later, one would reach whoever had them before.
+                signal.setitimer(signal.ITIMER_REAL, 0)
             if late:
-                raise Interrupted(f"stopped by {signal.Signals(late[0]).name}")
+                raise Interrupted(f"stopped by {signal.Signals(late.pop()).name}")
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "node-scripts"
+from tests.node_programs import SCRIPTS
+
 NAMES = ("k3s_before.sh", "k3s_remove.sh", "upstream_before.sh", "upstream_remove.sh")
 OF_THE_DISTRIBUTION = {
     "absent", "changed_sysctls", "end_units", "folders", "left", "main", "mounts", "new_chains", "note_sockets",

@@ -19,8 +19,6 @@ from lab.parse.node_facts import feature_gates, parse_node_facts
 from lab.providers.contract import NodeSpec
 from tests.fakes import FAKE_SITE, FakeHost, FakeProvider, Reply
 
-VERSIONS = ("v1.34.4", "v1.35.4", "v1.36.3", "v1.37.2")
-OFF = "PodLevelResources=false"
 FACTS = """\
 lab node-facts 1
 == kernel

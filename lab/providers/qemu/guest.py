@@ -25,6 +25,14 @@ CONTROLLER_ADDRESS = "10.0.2.2"
 
 NODE_ADDRESS = "10.0.2.15"
 KVM_PROBE_S = 20.0
+LAST_LINES = 15
+
+CONTROL = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"
+    # Of a string that was cut off, and whatever else moves the cursor.
+    r"|\x1b|[\x00-\x08\x0b-\x1f\x7f]"
+)
+"""Control sequences and strings of a terminal (ECMA-48), which systemd and agetty write to the console."""
 
 
 def write_seed(target: Path, texts: Mapping[str, tuple[str, int]], files: Mapping[str, Path]) -> None:
@@ -147,25 +155,17 @@ def watchman(pid: int, folder: Path) -> Callable[[], None]:
     return check
 
 
-CONTROL = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"
-    # Of a string that was cut off, and whatever else moves the cursor.
-    r"|\x1b|[\x00-\x08\x0b-\x1f\x7f]"
-)
-"""Control sequences and strings of a terminal (ECMA-48), which systemd and agetty write to the console."""
-
-
 def last_words(folder: Path) -> str:
     """Of a guest that has ended: the console's end, and what QEMU itself has said, if anything."""
-    return f"{console_tail(folder / 'console.log')}\n{_last_lines(folder / 'qemu.log', 15)}".rstrip()
+    return f"{console_tail(folder / 'console.log')}\n{_last_lines(folder / 'qemu.log')}".rstrip()
 
 
-def console_tail(console: Path, lines: int = 15) -> str:
+def console_tail(console: Path, lines: int = LAST_LINES) -> str:
     """Last lines of the console, or words that say that there are none."""
     return _last_lines(console, lines) or "(no console output)"
 
 
-def _last_lines(path: Path, lines: int) -> str:
+def _last_lines(path: Path, lines: int = LAST_LINES) -> str:
     """Of a file that may be missing: without terminal control sequences and empty lines."""
     try:
         text = path.read_text(errors="replace")
