@@ -21,7 +21,7 @@ from typing import Any
 import simpleeval
 import yaml
 
-from lab.model import Cell, Missing, Outcome, UsageError, Verdict, sha256_json
+from lab.model import GATED, Cell, Missing, Outcome, UsageError, Verdict, sha256_json
 
 _REQUIRED = ("id", "stage", "title", "when", "predict", "falsify")
 _KEYS = (*_REQUIRED, "source")
@@ -331,8 +331,8 @@ def _short(value: Any) -> str:
 
 
 def _gate(cell: Cell, reads: dict[str, Any], name: str, default: bool, component: str | None = None) -> bool:
-    parts = ("apiserver", "kubelet") if component is None else (component,)
-    if not isinstance(default, bool) or component not in (None, "apiserver", "kubelet"):
+    parts = GATED if component is None else (component,)
+    if not isinstance(default, bool) or component not in (None, *GATED):
         raise TypeError("write gate(name, True or False) or add component='apiserver' or 'kubelet'")
     values = [cell.gate(name, part, default) for part in parts]
     if len(set(values)) > 1:

@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from lab.model import Cell, Gate, UsageError, minor_of
+from lab.model import GATED, Cell, Gate, UsageError, minor_of
 
 OLDEST_MINOR = 34
 
@@ -103,7 +103,7 @@ def make_cells(distro: str, versions: str, gates: tuple[str, ...], gate_legs: tu
 
 def _check_gates(cell: Cell) -> None:
     """UsageError when one component is told twice about a gate: nobody should have to guess which one it obeys."""
-    for component in ("apiserver", "kubelet"):
+    for component in GATED:
         told: dict[str, Gate] = {}
         for gate in cell.gates:
             if gate.component not in (None, component):

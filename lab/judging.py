@@ -9,7 +9,7 @@ from typing import Any
 from lab import claims as claim_rules
 from lab.claims import Claim
 from lab.manifests import Manifests
-from lab.model import JSON, Cell, Interrupted, LabError, Stamp, Verdict, sha256_text
+from lab.model import GATED, JSON, Cell, Interrupted, LabError, Stamp, Verdict, sha256_text
 from lab.parse.node_facts import feature_gates
 from lab.stages.contract import Stage
 
@@ -66,7 +66,7 @@ def judge(
 
 def gate_contradiction(cell: Cell, raw: Mapping[str, str]) -> str:
     """What a component's own metrics say against the gates of this cell; empty when nothing does."""
-    for component in ("apiserver", "kubelet"):
+    for component in GATED:
         found = feature_gates(raw.get(f"gates-{component}.txt", ""))
         base = cell.gate("PodLevelResources", component, cell.minor >= 34)
         told = {"PodLevelResources": base}

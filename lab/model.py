@@ -100,6 +100,8 @@ class Missing(LabError):
 
 
 VERSION_PATTERN = re.compile(r"^v1\.(\d+)\.(\d+)(\+k3s\d+)?$")
+GATED = ("apiserver", "kubelet")
+"""The components that feature gates can be set for."""
 GATE_PATTERN = re.compile(r"^([A-Za-z][A-Za-z0-9]*)=(true|false)(?:@(apiserver|kubelet))?$")
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from lab.model import Cell, Gate, NodeError
-
-COMPONENTS = ("apiserver", "kubelet")
+from lab.model import GATED, Cell, Gate, NodeError
 
 DEPENDENT_GATES = {
     "PodLevelResources": (
@@ -28,7 +26,7 @@ def with_dependents(cell: Cell) -> Cell:
             if gate.enabled or cell.minor < since:
                 continue
             named = [other.component for other in cell.gates if other.name == name]
-            targets = [gate.component] if gate.component or not named else list(COMPONENTS)
+            targets = [gate.component] if gate.component or not named else list(GATED)
             gates += [
                 Gate(name=name, enabled=False, component=target)
                 for target in targets
@@ -40,7 +38,7 @@ def with_dependents(cell: Cell) -> Cell:
 def check_gates_took(cell: Cell, found: Mapping[str, Mapping[str, bool]]) -> None:
     """NodeError when ``kubernetes_feature_enabled`` of a component differs from what it was told."""
     for gate in cell.gates:
-        for component in COMPONENTS:
+        for component in GATED:
             if gate.component not in (None, component):
                 continue
             seen = found[component].get(gate.name)

@@ -10,7 +10,7 @@ from lab.distros.contract import EVICTION_THRESHOLD, NODE_NAME, PRESSURE_TRANSIT
 from lab.distros.k3s import settings
 from lab.host import Command, Deadline, Host, put_texts
 from lab.kubectl import Kubectl, as_object
-from lab.model import Cell, NodeError, ParseError
+from lab.model import GATED, Cell, NodeError, ParseError
 from lab.parse.node_facts import NodeFacts, feature_gates, parse_node_facts, sections
 
 STEPS_S = (settings.START_S, 180, 120, 180, 120, 60, 120)
@@ -69,7 +69,7 @@ def read_state(host: Host) -> State:
     argv = ("sh", f"{PROJECT_FOLDER}/node-scripts/k3s_facts.sh")
     facts = parse_node_facts(host.run(Command(argv=argv, timeout_s=FACTS_S, repeatable=True)).stdout)
     found = sections(facts.text)
-    gates = {component: found.get(f"gates-{component}", "") for component in ("apiserver", "kubelet")}
+    gates = {component: found.get(f"gates-{component}", "") for component in GATED}
     for component, text in gates.items():
         if not feature_gates(text):
             raise NodeError(f"{host.name}: the metrics of the {component} list no gate: {text[-300:] or 'nothing'}")
