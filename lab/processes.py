@@ -107,20 +107,21 @@ def marked(folder: Path) -> list[Identity]:
 
 def end_marked(folder: Path, *, grace_s: float = 2.0) -> list[Identity]:
     """End every process of a node: SIGTERM, then SIGKILL after ``grace_s``. Returns those that would not go."""
+    left: list[Identity] = []
     for number, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         deadline = Deadline.after(seconds)
         living = marked(folder)
         for process in living:
             _send(process, number)
         while living and deadline.remaining_s() > 0:
-            for process in living:
-                _reap(process.pid)
-            living = [process for process in living if process.is_alive()]
+            living = [process for process in living if not _has_ended(process)]
             if living:
                 time.sleep(0.05)
-        if not marked(folder):
-            return []
-    return marked(folder)
+        left = marked(folder)
+        if not left:
+            break
+    _collect()
+    return left
 
 
 def _send(process: Identity, number: int) -> None:
@@ -131,8 +132,20 @@ def _send(process: Identity, number: int) -> None:
             return
 
 
-def _reap(pid: int) -> None:
-    """Collect a child of ours that has ended, so that it does not stay as a zombie; others are not ours to collect."""
-    child = _children.get(pid)
-    if child is not None and child.poll() is not None:
-        del _children[pid]
+def _has_ended(process: Identity) -> bool:
+    """Whether it has ended. A child of ours has only once it is collected.
+
+    Asked in any other way, one that ends between the two questions would stay as a zombie, and one whose first thread
+    has ended would pass for gone before the rest.
+    """
+    child = _children.get(process.pid)
+    if child is not None and child.poll() is None:
+        return False
+    return not process.is_alive()
+
+
+def _collect() -> None:
+    """Collect children of ours that have ended, those that nobody asked to as well, so that none stays as a zombie."""
+    for pid, child in list(_children.items()):
+        if child.poll() is not None:
+            _children.pop(pid, None)

@@ -49,6 +49,14 @@ def ended(process):
     return wait_until("the end", lambda: (not process.is_alive() or None, "alive"), Deadline.after(20), interval_s=0.01)
 
 
+def _zombie(pid):
+    """Wait until the process has ended and nobody has collected it, or it is gone altogether."""
+    wait_until(
+        "a zombie", lambda: ((processes.stat_fields(pid) or ["gone"])[0] in ("Z", "gone") or None, ""),
+        Deadline.after(20), interval_s=0.01,
+    )  # fmt: skip
+
+
 class TestIdentity:
     def test_this_process_is_alive_and_always_the_same(self):
         me = processes.myself()
@@ -72,10 +80,7 @@ class TestIdentity:
         try:
             found = processes.identity(child.pid)
             assert found is not None
-            wait_until(
-                "a zombie", lambda: (processes.stat_fields(child.pid)[0] == "Z" or None, ""), Deadline.after(20),
-                interval_s=0.01,
-            )  # fmt: skip
+            _zombie(child.pid)
             assert not found.is_alive()
             assert processes.identity(child.pid) == found
         finally:
@@ -160,6 +165,28 @@ class TestEndMarked:
 
     def test_a_child_ends_and_leaves_no_zombie(self, folder, start):
         child = start(folder)
+        assert processes.end_marked(folder) == []
+        assert processes.identity(child.pid) is None
+
+    def test_a_child_that_ends_between_two_questions_leaves_no_zombie(self, folder, start, monkeypatch):
+        child = start(folder, "echo ready; exec sleep 1000")
+        asked, kill = Identity.is_alive, os.kill
+        sent = []
+
+        def is_alive(process):
+            while sent:
+                kill(*sent.pop())
+                _zombie(process.pid)
+            return asked(process)
+
+        monkeypatch.setattr(os, "kill", lambda *order: sent.append(order))
+        monkeypatch.setattr(Identity, "is_alive", is_alive)
+        assert processes.end_marked(folder, grace_s=0.2) == []
+        assert processes.identity(child.pid) is None
+
+    def test_a_child_that_ended_by_itself_leaves_no_zombie(self, folder):
+        child = processes.start(["true"], folder=folder, log=folder / "log")
+        _zombie(child.pid)
         assert processes.end_marked(folder) == []
         assert processes.identity(child.pid) is None
 
