@@ -217,6 +217,7 @@ class Bench:
         self.node_host, self.controller = FakeHost("node"), FakeHost("controller")
         self.controller.answer_when(lambda command: bool(kubectl_words(command)), self._kubectl)
         self.node_host.answer_when(lambda command: True, self._node)
+        self.frozen_plane_usec = 0
         self._outputs: Raw = {}
         self._measuring: dict[str, tuple[str, str, tuple[str, ...]]] = {}
         node = Node(
@@ -235,7 +236,7 @@ class Bench:
             kubelet_unit="lab-kubelet",
             kubelet_url="https://127.0.0.1:10250",
             credentials_folder="/etc/lab",
-            must_agree={},
+            must_agree={"control_plane": "node"},
             shown={},
             frozen=self._frozen,
         )
@@ -251,12 +252,14 @@ class Bench:
         )
 
     @contextmanager
-    def _frozen(self) -> Iterator[None]:
+    def _frozen(self) -> Iterator[dict[str, int | None]]:
         self.steps.append("freeze")
+        record: dict[str, int | None] = {"frozen_usage_usec": 7_000_000}
         try:
-            yield
+            yield record
         finally:
             self.steps.append("thaw")
+        record["thawed_usage_usec"] = 7_000_000 + self.frozen_plane_usec
 
     def _units(self) -> list[str]:
         return [unit for unit, _, _ in self._measuring.values()]

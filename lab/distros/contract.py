@@ -31,7 +31,9 @@ class Cluster:
     ``facts_texts`` is what the components said of themselves (stored with every attempt). ``own_cpu_s`` gives CPU
     seconds used so far by each control-plane process on the controller (empty when it runs elsewhere).
     ``frozen()`` holds the whole control plane still while its block runs: no API call can be made inside, and nothing
-    of it takes CPU from what is measured.
+    of it takes CPU from what is measured. Its record has, after the block, the CPU time of the control plane in
+    microseconds as it stood still and before it went on (``frozen_usage_usec``, ``thawed_usage_usec``; None: not
+    read); it is empty where nothing is held.
     """
 
     node: Node
@@ -44,7 +46,7 @@ class Cluster:
     shown: Mapping[str, str]
     facts_texts: Mapping[str, str] = field(default_factory=dict)
     own_cpu_s: Callable[[], Mapping[str, float]] = dict
-    frozen: Callable[[], AbstractContextManager[None]] = nullcontext
+    frozen: Callable[[], AbstractContextManager[dict[str, int | None]]] = lambda: nullcontext({})
 
 
 class Distro(Protocol):

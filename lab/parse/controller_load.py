@@ -43,5 +43,16 @@ def between(snapshots: Sequence[Mapping[str, Any]], start: float, end: float) ->
     }
 
 
+def held(plane: Mapping[str, Any] | None, seconds: float) -> dict[str, float | None]:
+    """``frozen_plane_cores`` of a control plane on the node: what it used between freezing and thawing, by the length
+    of the window; None when that was not read. Empty for a control plane elsewhere (also where none is recorded)."""
+    if plane is None or plane["placement"] != "node":
+        return {}
+    frozen, thawed = plane.get("frozen_usage_usec"), plane.get("thawed_usage_usec")
+    if frozen is None or thawed is None:
+        return {"frozen_plane_cores": None}
+    return {"frozen_plane_cores": round((thawed - frozen) / 1e6 / seconds, 4)}
+
+
 def _rate(then: float | None, now: float | None, seconds: float) -> float | None:
     return None if then is None or now is None else round((now - then) / seconds, 4)

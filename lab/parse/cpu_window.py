@@ -12,7 +12,7 @@ from typing import Any
 
 from lab import cgroups
 from lab.model import ParseError
-from lab.parse.controller_load import between
+from lab.parse.controller_load import between, held
 from lab.parse.lines import Record, of_kind, records
 
 MIN_BUSY = 0.95
@@ -24,6 +24,8 @@ MAX_VCPU_WAIT = 0.10
 """Most that a virtual CPU may have waited for a core of the controller, as a part of the window."""
 MAX_OTHER_PODS = 0.02
 """Most cores that pods other than target and neighbour may have used together."""
+MAX_FROZEN = 0.01
+"""Most cores that a control plane on the node may have used while it was to stand still."""
 MAX_GAP = 2.0
 """Longest distance of two samples, in sampling intervals."""
 
@@ -50,8 +52,7 @@ def parse_window(
         if len(samples) < 2:
             return _unread("fewer than two samples")
         before, after = of_kind(found, "before")[0], of_kind(found, "after")[0]
-        snapshots = json.loads(load or "")["snapshots"]
-        return _measured(samples, found[0], before, after, found[-1], snapshots, params)
+        return _measured(samples, found[0], before, after, found[-1], json.loads(load or ""), params)
     except (ParseError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return _unread(f"{type(error).__name__}: {error}")
 
@@ -66,9 +67,10 @@ def _measured(
     before: Record,
     after: Record,
     end: Record,
-    snapshots: Sequence[Mapping[str, Any]],
+    told: Mapping[str, Any],
     params: Mapping[str, Any],
 ) -> dict[str, Any]:
+    snapshots = told["snapshots"]
     first, last = samples[0], samples[-1]
     seconds = last["mono"] - first["mono"]
     # The node's clock to the controller's: the same, but for what the snapshots around the program rule out. It began
@@ -91,6 +93,7 @@ def _measured(
         "pressure_some": _pressure(first["pressure"], last["pressure"], seconds),
         "sampler_cores": round((last["own_s"] - first["own_s"]) / seconds, 4),
         "controller": between(snapshots, first["t"] + offset, last["t"] + offset),
+        **held(told.get("control_plane"), seconds),
     }
     return {**result, "why_not": why_not(result, params)}
 
@@ -145,7 +148,16 @@ def why_not(window: Mapping[str, Any], params: Mapping[str, Any]) -> list[str]:
     too_short = window["seconds"] < params["window_s"] - params["interval_s"] / 2
     if too_short or window["longest_gap_s"] > MAX_GAP * params["interval_s"]:
         reasons.append(f"sampled {window['seconds']} s with a gap of {window['longest_gap_s']} s")
-    return reasons + _controller_reasons(window["controller"])
+    return reasons + _controller_reasons(window["controller"]) + _held_reasons(window)
+
+
+def _held_reasons(window: Mapping[str, Any]) -> list[str]:
+    if "frozen_plane_cores" not in window:
+        return []
+    cores = window["frozen_plane_cores"]
+    if cores is None:
+        return ["whether the control plane on the node stood still was not read"]
+    return [f"the frozen control plane used {cores:.4f} cores"] if not 0 <= cores <= MAX_FROZEN else []
 
 
 def _controller_reasons(controller: Mapping[str, Any] | None) -> list[str]:

@@ -65,11 +65,13 @@ def _window(ctx: StageContext, label: str, target: Started, neighbour: Started) 
     snapshots: list[dict[str, Any]] = []
     argv = [f"{name}={value}" for name, value in words.items()]
     quiet = ctx.params["warmup_s"] + ctx.params["window_s"]
-    with ctx.phases.track("windows"), ctx.cluster.frozen(), controller_load.recording(ctx.cluster, snapshots):
+    tracked, recording = ctx.phases.track("windows"), controller_load.recording(ctx.cluster, snapshots)
+    with tracked, ctx.cluster.frozen() as held, recording:
         text, problem = ctx.measure(
             "cpu_window.py", f"window-{label}.jsonl", *argv, timeout_s=limit, quiet_s=quiet
         )
-    load = json.dumps({"snapshots": snapshots}) + "\n"
+    plane = {"placement": ctx.cluster.must_agree["control_plane"], **held}
+    load = json.dumps({"snapshots": snapshots, "control_plane": plane}) + "\n"
     ctx.save(f"controller-{label}.json", load)
     if problem:
         ctx.progress(problem)
@@ -202,6 +204,9 @@ def notes(observation: Observation) -> list[str]:
             f"controller in the windows: control plane {min(sums):.3f}-{max(sums):.3f} cores, "
             f"virtual CPUs waited {min(waits):.1%}-{max(waits):.1%}"
         )
+    frozen = [window["frozen_plane_cores"] for window in windows if "frozen_plane_cores" in window]
+    if frozen:
+        said.append(f"control plane on the node: frozen, used at most {max(frozen):.4f} cores in a window")
     control, empty = counted(observation, CONTROL), counted(observation, EMPTY)
     if control and empty:
         if stats.enough_for_test(len(control), len(empty), 0.05):

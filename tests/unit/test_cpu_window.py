@@ -229,6 +229,49 @@ def test_negative_cores_do_not_count(name):
     assert any("backwards" in reason for reason in why_not(window(cores=cores), PARAMS))
 
 
+# --- a control plane on the node --------------------------------------------------------------------------------------
+
+
+def with_plane(**plane: Any) -> dict[str, Any]:
+    text, controller = texts()
+    return parse_window(text, json.dumps({**json.loads(controller), "control_plane": plane}), PARAMS)
+
+
+@pytest.mark.parametrize(("used", "cores"), [(0, 0.0), (40_000, 0.01)])
+def test_a_control_plane_that_stood_still_is_recorded(used, cores):
+    found = with_plane(placement="node", frozen_usage_usec=5, thawed_usage_usec=5 + used)
+
+    assert (found["frozen_plane_cores"], found["why_not"]) == (cores, [])
+
+
+@pytest.mark.parametrize(
+    ("used", "reason"),
+    [
+        ({"thawed_usage_usec": 41_000}, "the frozen control plane used 0.0103 cores"),
+        ({"thawed_usage_usec": -1_200}, "the frozen control plane used -0.0003 cores"),
+        ({"thawed_usage_usec": None}, "whether the control plane on the node stood still was not read"),
+        ({}, "whether the control plane on the node stood still was not read"),
+        ({"thawed_usage_usec": "5"}, "TypeError"),
+    ],
+)
+def test_a_control_plane_that_did_not_stand_still_does_not_count(used, reason):
+    [said] = with_plane(placement="node", frozen_usage_usec=0, **used)["why_not"]
+
+    assert reason in said
+
+
+@pytest.mark.parametrize("placement", ["controller", "in the k3s process"])
+def test_a_control_plane_elsewhere_is_not_held(placement):
+    found = with_plane(placement=placement)
+
+    assert found["why_not"] == []
+    assert "frozen_plane_cores" not in found
+
+
+def test_what_is_said_of_a_control_plane_must_say_where_it_is():
+    assert "KeyError" in with_plane(frozen_usage_usec=0)["why_not"][0]
+
+
 # --- texts that cannot be read ----------------------------------------------------------------------------------------
 
 

@@ -318,6 +318,17 @@ def cut_windows(pod: str):
     return change
 
 
+def plane(pod: str, frozen: int | None, thawed: int | None):
+    """The windows' control plane ran on the node, and its slice had used this much (microseconds)."""
+    told = {"placement": "node", "frozen_usage_usec": frozen, "thawed_usage_usec": thawed}
+
+    def change(raw: Raw) -> None:
+        for label in labels(raw, pod):
+            edit_json(raw, f"controller-{label}.json", lambda data: data.update(control_plane=told))
+
+    return change
+
+
 UNKNOWN = dict.fromkeys(CLAIMS, "UNKNOWN")
 CTL, EMP = cpu.CONTROL, cpu.EMPTY
 BUSIEST = add_usage("target-container", "target-pod", "kubepods", usec=600_000)
@@ -352,6 +363,8 @@ MUTANTS = [
     Mutant(name="controller recorded too late", change=snapshots(CTL, too_late), verdicts=UNKNOWN),
     Mutant(name="virtual CPUs waited", change=snapshots(EMP, waiting), verdicts=UNKNOWN),
     Mutant(name="a virtual CPU not read", change=snapshots(EMP, vcpu_gone), verdicts=UNKNOWN),
+    Mutant(name="the frozen control plane worked", change=plane(CTL, 1_000_000, 3_000_000), verdicts=UNKNOWN),
+    Mutant(name="no word of whether it was frozen", change=plane(EMP, None, None), verdicts=UNKNOWN),
     Mutant(name="etcd ended in the window", change=snapshots(CTL, etcd_gone), verdicts=UNKNOWN),
     Mutant(name="plan missing", change=lambda raw: raw.pop("plan.json"), verdicts=UNKNOWN),
     Mutant(name="a pair that was not run",
@@ -473,11 +486,24 @@ def test_collect_saves_every_text_as_it_came_and_before_it_is_read(tmp_path, mon
     ]  # fmt: skip
     for saved, captured in (("1-cpu-ctl-1", GOOD_CTL), ("1-cpu-emp-1", GOOD_EMP)):
         assert windows.bench.saved[f"window-{saved}.jsonl"] == windows.raw[f"window-{captured}.jsonl"]
-        assert json.loads(windows.bench.saved[f"controller-{saved}.json"]) == json.loads(
-            windows.raw[f"controller-{captured}.json"]
-        )
+        assert json.loads(windows.bench.saved[f"controller-{saved}.json"]) == {
+            **json.loads(windows.raw[f"controller-{captured}.json"]),
+            "control_plane": {
+                "placement": "node", "frozen_usage_usec": 7_000_000, "thawed_usage_usec": 7_000_000
+            },
+        }  # fmt: skip
     plan = json.loads(windows.bench.saved["plan.json"])
     assert (plan["orders"], plan["seed"]) == ([["cpu-ctl", "cpu-emp"]], 1)
+
+
+def test_collect_tries_again_when_the_control_plane_on_the_node_did_not_stand_still(tmp_path, monkeypatch):
+    windows = Windows(tmp_path, monkeypatch, [GOOD_CTL] * 3 + [GOOD_EMP] * 3)
+    windows.bench.frozen_plane_usec = 1_000_000
+
+    cpu.collect(windows.bench.context)
+
+    assert len(windows.saved("window-")) == 6
+    assert sum("the frozen control plane used" in line for line in windows.bench.said) == 6
 
 
 def test_collect_stops_the_neighbour_before_other_pods_start_and_runs_one_target_at_a_time(tmp_path, monkeypatch):

@@ -132,12 +132,22 @@ def verbs(host):
 
 class TestFrozen:
     def test_frozen_inside_and_thawed_after(self, host):
-        for verb in ("freeze", "thaw"):
-            host.answer(hold_words(verb), Reply())
-        with node_plane.on(host).frozen():
+        host.answer(hold_words("freeze"), Reply(stdout="812\n"))
+        host.answer(hold_words("thaw"), Reply(stdout="815\n"))
+        with node_plane.on(host).frozen() as record:
             assert verbs(host) == ["freeze"]
+            assert record == {"frozen_usage_usec": 812}
         assert verbs(host) == ["freeze", "thaw"]
+        assert record == {"frozen_usage_usec": 812, "thawed_usage_usec": 815}
         assert all(command.repeatable for command in host.commands)
+
+    @pytest.mark.parametrize("answer", ["", "\n", "n/a\n"])
+    def test_cpu_time_that_was_not_read_is_not_zero(self, host, answer):
+        for verb in ("freeze", "thaw"):
+            host.answer(hold_words(verb), Reply(stdout=answer))
+        with node_plane.on(host).frozen() as record:
+            pass
+        assert record == {"frozen_usage_usec": None, "thawed_usage_usec": None}
 
     @pytest.mark.parametrize("error", [ValueError("x"), Interrupted("x"), KeyboardInterrupt(), TransportError("x")])
     def test_thawed_whatever_ends_the_block(self, host, error):

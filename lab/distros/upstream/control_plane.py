@@ -51,9 +51,9 @@ class ControlPlane:
                 used[name] = (int(fields[11]) + int(fields[12])) / ticks
         return used
 
-    def frozen(self) -> AbstractContextManager[None]:
+    def frozen(self) -> AbstractContextManager[dict[str, int | None]]:
         """It goes on: it takes nothing of the node, and what it takes of this machine's cores is recorded."""
-        return nullcontext()
+        return nullcontext({})
 
     def check_alive(self) -> None:
         """NodeError with the log's end when a component has ended."""

@@ -64,8 +64,8 @@ class Plane(Protocol):
     def cpu_seconds(self) -> Mapping[str, float]:
         """CPU seconds used so far by each component on the controller."""
 
-    def frozen(self) -> AbstractContextManager[None]:
-        """Hold all of it still while a block runs."""
+    def frozen(self) -> AbstractContextManager[dict[str, int | None]]:
+        """Hold all of it still while a block runs; see :class:`lab.distros.contract.Cluster`."""
 
 
 class Upstream:

@@ -101,19 +101,27 @@ exit 1
 
 HOLD = """\
 verb=$1 slice=$2 wanted=$3
-said=$(systemctl "$verb" "$slice" 2>&1) || said="$said (exit status $?)"
 group=$(systemctl show --property=ControlGroup --value "$slice")
 events=/sys/fs/cgroup$group/cgroup.events
+used() {
+    sed -n 's/^usage_usec //p' "/sys/fs/cgroup$group/cpu.stat"
+}
+before=$(used)
+said=$(systemctl "$verb" "$slice" 2>&1) || said="$said (exit status $?)"
 tries=50
 while [ $tries -gt 0 ]; do
-    grep -qx "frozen $wanted" "$events" && exit 0
+    if grep -qx "frozen $wanted" "$events"; then
+        [ "$wanted" = 1 ] && used || echo "$before"
+        exit 0
+    fi
     tries=$((tries - 1))
     sleep 0.1
 done
 echo "systemctl $verb $slice: $said; $events: $(cat "$events" 2>&1 | tr '\\n' ' ')"
 exit 1
 """
-"""Freeze or thaw, and wait until the kernel says so (Documentation/admin-guide/cgroup-v2.rst, cgroup.events)."""
+"""Freeze or thaw, wait until the kernel says so (Documentation/admin-guide/cgroup-v2.rst, cgroup.events), and print
+the CPU time that the slice had used when it stood still: after the one, before the other (cpu.stat, microseconds)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +138,16 @@ class NodePlane:
         return {}
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
+    def frozen(self) -> Iterator[dict[str, int | None]]:
         """Freeze the slice while the block runs and thaw it whatever happens in it.
 
-        NodeError when it did not freeze, or did not thaw after a block that ended well.
+        The record has ``frozen_usage_usec`` and, after the block, ``thawed_usage_usec``: CPU time that the slice had
+        used by then (None: not read). NodeError when it did not freeze, or did not thaw after a block that ended well.
         """
+        record: dict[str, int | None] = {}
         try:
-            self.hold("freeze")
-            yield
+            record["frozen_usage_usec"] = self.hold("freeze")
+            yield record
         except BaseException:
             try:
                 self.thaw()
@@ -145,20 +155,29 @@ class NodePlane:
                 # What ended the block says more; whoever attaches to the node thaws it.
                 log.warning("%s: the control plane is still frozen: %s", self.host.name, error)
             raise
-        self.thaw()
+        record["thawed_usage_usec"] = self.thaw()
 
-    def thaw(self) -> None:
-        """Let the slice run; harmless when it does. A signal waits until that is done."""
-        interrupts.surely(f"letting the control plane of {self.host.name} go on", lambda: self.hold("thaw"))
+    def thaw(self) -> int | None:
+        """Let the slice run; harmless when it does. A signal waits until that is done. CPU time as :meth:`hold`."""
+        used: list[int | None] = []
+        what = f"letting the control plane of {self.host.name} go on"
+        interrupts.surely(what, lambda: used.append(self.hold("thaw")))
+        return used[0]
 
-    def hold(self, verb: str) -> None:
-        """``freeze`` or ``thaw`` the slice; NodeError with its state when the kernel does not confirm it."""
+    def hold(self, verb: str) -> int | None:
+        """``freeze`` or ``thaw`` the slice; NodeError with its state when the kernel does not confirm it.
+
+        Returns the CPU time in microseconds that the slice had used after it stood still, or before it went on; None
+        when that could not be read.
+        """
         argv = ("sh", "-c", HOLD, "sh", verb, SLICE, "1" if verb == "freeze" else "0")
         done = self.host.run(Command(argv=argv, timeout_s=FREEZE_S, repeatable=True, check=False))
         if done.exit_status != 0:
             raise NodeError(
                 f"{self.host.name}: the control plane would not {verb}: {(done.stdout + done.stderr).strip()[-500:]}"
             )
+        used = done.stdout.strip()
+        return int(used) if used.isascii() and used.isdecimal() else None
 
     def check_alive(self) -> None:
         """NodeError with states and the journal's end when a unit has ended."""
