@@ -106,7 +106,8 @@ events=/sys/fs/cgroup$group/cgroup.events
 used() {
     sed -n 's/^usage_usec //p' "/sys/fs/cgroup$group/cpu.stat"
 }
-before=$(used)
+before=
+grep -qx 'frozen 1' "$events" && before=$(used)
 said=$(systemctl "$verb" "$slice" 2>&1) || said="$said (exit status $?)"
 tries=50
 while [ $tries -gt 0 ]; do
@@ -121,7 +122,8 @@ echo "systemctl $verb $slice: $said; $events: $(cat "$events" 2>&1 | tr '\\n' ' 
 exit 1
 """
 """Freeze or thaw, wait until the kernel says so (Documentation/admin-guide/cgroup-v2.rst, cgroup.events), and print
-the CPU time that the slice had used when it stood still: after the one, before the other (cpu.stat, microseconds)."""
+the CPU time that the slice had used while it stood still: after the one, before the other (cpu.stat, microseconds).
+A thaw that is repeated prints nothing: the slice ran by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
