@@ -85,10 +85,11 @@ class Host(Protocol):
     def run(self, command: Command) -> Completed:
         """Run to the end. CommandError on an unexpected exit, WaitTimeout at the deadline, TransportError otherwise."""
 
-    def put(self, source: Path, target: str, *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
-        """Copy a file there: verified by sha256, moved into place whole. A target that already matches is kept.
+    def put(self, files: Mapping[str, Path], *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
+        """Copy files there, target path to local file: each verified by sha256 and moved into place whole.
 
-        Missing folders are made. NodeError when it cannot be written.
+        A target that already matches is kept, and only gets its mode. Missing folders are made. NodeError when one
+        cannot be written; others may be in place then.
         """
 
     def put_text(self, text: str, target: str, *, mode: int = 0o644) -> None:
@@ -177,9 +178,13 @@ class LocalHost:
             raise CommandError(failure_text(self.name, command, completed))
         return completed
 
-    def put(self, source: Path, target: str, *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
+    def put(self, files: Mapping[str, Path], *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
         """See :class:`Host`; ``timeout_s`` has no effect on a local copy."""
         del timeout_s
+        for target, source in files.items():
+            self._put_one(source, target, mode)
+
+    def _put_one(self, source: Path, target: str, mode: int) -> None:
         place, temporary = Path(target), Path(f"{target}.part")
         try:
             digest = _sha256(source)

@@ -9,16 +9,14 @@ repeatable is then run again.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import math
-import posixpath
 import re
 import secrets
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +27,7 @@ from lab.host import Clock, Command, Completed, Deadline, Sleep, failure_text, w
 from lab.model import CommandError, NodeError, TransportError, WaitTimeout
 from lab.ssh_channel import answers, closing_at, exchange, hanging_up_after
 from lab.ssh_connect import Address, AuthenticationRefused, HostKeyMismatch, open_client, parse_public_key
-from lab.ssh_files import INSTALL, PREPARE, WRITE, send
+from lab.ssh_files import INSTALL, PREPARE, SHARED, WRITE, Shipment, parcels_of
 from lab.ssh_line import described
 
 __all__ = ["Address", "AuthenticationRefused", "HostKeyMismatch", "Reconnect", "SshHost", "parse_public_key"]
@@ -308,52 +306,43 @@ class SshHost:
             seconds=time.monotonic() - started,
         )
 
-    def put(self, source: Path, target: str, *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
-        """See :class:`lab.host.Host`. Sent to a new private folder, hashed there, then moved into place.
+    def put(self, files: Mapping[str, Path], *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
+        """See :class:`lab.host.Host`. Sent to new private folders, hashed there, then moved into place.
 
-        A lost connection is survived at any point. With sudo the folder is the login user's, and root copies the file
-        out of it before it is hashed.
+        Three channels for any number of files, one when all are there; ``timeout_s`` holds for each. A lost connection
+        is survived at any point, and what has arrived is not sent again. With sudo the folder is the login user's, and
+        root copies the files out of it before they are hashed.
         """
-        with source.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        permissions = f"{mode:o}"
-        if self._script(PREPARE, target, permissions, digest, timeout_s=timeout_s) == "same":
+        parcels, permissions = parcels_of(files), f"{mode:o}"
+        words = (permissions, *(word for parcel in parcels for word in (parcel.target, parcel.sha256)))
+        there = self._script(PREPARE, *words, timeout_s=timeout_s).split()
+        wanted = [parcel for number, parcel in enumerate(parcels) if str(number) not in there]
+        if not wanted:
             return
-        with self._arrivals(target) as folder:
-            tries = 0
+        shipment = Shipment(wanted, shared=SHARED if self._become else None)
 
-            def once(channel: paramiko.Channel, deadline: Deadline) -> None:
-                # Each try has a file of its own: what a lost connection still held may be written late.
-                nonlocal tries
-                tries += 1
-                send(channel, deadline, self.name, source, f"{folder}/{tries}")
+        def once(channel: paramiko.Channel, deadline: Deadline) -> None:
+            shipment.send(channel, deadline, self.name)
 
-            self._surviving(f"sending {source.name}", timeout_s, True, once)
-            words = (f"{folder}/{tries}", target, permissions, digest, "copy" if self._become else "move")
-            arrived = self._script(INSTALL, *words, timeout_s=timeout_s)
-        if arrived != digest:
-            raise NodeError(f"{self.name}: {source.name} arrived as {arrived}, sent as {digest}")
+        with self._removing_after_failure(shipment.folders):
+            self._surviving(f"sending {shipment}", timeout_s, True, once)
+            shipment.check(self.name, self._script(INSTALL, *shipment.words(permissions), timeout_s=timeout_s).split())
 
     @contextlib.contextmanager
-    def _arrivals(self, target: str) -> Iterator[str]:
-        """A new folder for SFTP: beside ``target``, or with sudo where any user may have one. Removed at the end."""
-        name = f"lab-put-{secrets.token_hex(16)}"
-        folder = f"/var/tmp/{name}" if self._become else posixpath.join(posixpath.dirname(target), f".{name}")
-        make = ("sh", "-c", 'mkdir -m 700 "$1" || [ -O "$1" ]', "sh", folder)
-        remove = Command(argv=("rm", "-rf", folder), repeatable=True)
-        self._run(Command(argv=make, repeatable=True), become=False)
+    def _removing_after_failure(self, folders: Sequence[str]) -> Iterator[None]:
+        """Remove the login user's folders, as many as there are then, when the block fails."""
         try:
-            yield folder
+            yield
         except (TransportError, HostKeyMismatch):
-            log.warning("%s: %s stays, there is no connection", self.name, folder)
+            log.warning("%s: %s may stay, there is no connection", self.name, ", ".join(folders))
             raise
         except BaseException:
             try:
-                self._run(remove, become=False)
+                if folders:
+                    self._run(Command(argv=("rm", "-rf", *folders), repeatable=True), become=False)
             except NodeError as error:
-                log.warning("%s: %s stays: %s", self.name, folder, error)
+                log.warning("%s: %s may stay: %s", self.name, ", ".join(folders), error)
             raise
-        self._run(remove, become=False)
 
     def put_text(self, text: str, target: str, *, mode: int = 0o644) -> None:
         """See :class:`lab.host.Host`. One round trip; the text travels on stdin, so it is in no process list."""

@@ -67,7 +67,8 @@ class FakeHost:
     """A :class:`lab.host.Host` (and the part of SshHost that providers use) whose every answer a test has prepared.
 
     ``commands`` holds what was run, in order; ``files`` maps a path to (bytes, mode); ``transfers`` the paths that
-    ``put`` really wrote. Archives of :func:`lab.host.put_texts` are unpacked into ``files``.
+    ``put`` really wrote; ``channels`` counts what SshHost would open. Archives of :func:`lab.host.put_texts` are
+    unpacked into ``files``.
     """
 
     def __init__(self, name: str = "fake", clock: FakeClock | None = None) -> None:
@@ -76,6 +77,7 @@ class FakeHost:
         self.commands: list[Command] = []
         self.files: dict[str, tuple[bytes, int]] = {}
         self.transfers: list[str] = []
+        self.channels = 0
         self.connects = 0
         self.closes = 0
         self.lost: TransportError | None = None
@@ -97,6 +99,7 @@ class FakeHost:
 
     def run(self, command: Command) -> Completed:
         self.commands.append(command)
+        self.channels += 1
         answer = self._find(command)
         if isinstance(answer, Exception):
             raise answer
@@ -124,14 +127,17 @@ class FakeHost:
                 return answer
         return pytest.fail(f"{self.name} was not prepared for: {command.shown()}")
 
-    def put(self, source: Path, target: str, *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
+    def put(self, files: Mapping[str, Path], *, mode: int = 0o644, timeout_s: float = 300.0) -> None:
         assert timeout_s > 0
-        content = source.read_bytes()
-        if self.files.get(target, (None, 0))[0] != content:
-            self.transfers.append(target)
-        self.files[target] = (content, mode)
+        contents = {target: source.read_bytes() for target, source in files.items()}
+        wanted = [target for target, content in contents.items() if self.files.get(target, (None, 0))[0] != content]
+        self.transfers += wanted
+        # What is there is asked for; then come the SFTP session and the step that moves files into their places.
+        self.channels += 3 if wanted else 1
+        self.files |= {target: (content, mode) for target, content in contents.items()}
 
     def put_text(self, text: str, target: str, *, mode: int = 0o644) -> None:
+        self.channels += 1
         self.files[target] = (text.encode(), mode)
 
     def text(self, path: str) -> str:

@@ -53,7 +53,11 @@ ID = """#!/bin/sh
 
 
 class SshServer:
-    """Listens from :meth:`start` until :meth:`stop`. ``executed`` holds every command line that a client asked for."""
+    """Listens from :meth:`start` until :meth:`stop`.
+
+    ``executed`` holds every command line that a client asked for, ``opened`` every file that was sent; ``channels``
+    counts what was opened for either, and what is gone again.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -67,6 +71,7 @@ class SshServer:
         self.authorized = client_public.split()[1]
         self.executed: list[str] = []
         self.opened: list[str] = []
+        self.channels = 0
         self.on_open: Callable[[], None] = lambda: None
         self.connections = 0
         self.running = threading.Event()
@@ -189,6 +194,7 @@ class _Session(paramiko.ServerInterface):
         return paramiko.AUTH_SUCCESSFUL if known and self.owner.lets_in else paramiko.AUTH_FAILED
 
     def check_channel_request(self, kind: str, chanid: int) -> int:
+        self.owner.channels += 1
         return paramiko.OPEN_SUCCEEDED if kind == "session" else paramiko.OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
@@ -270,11 +276,18 @@ def _feed(channel: paramiko.Channel, target: io.BufferedWriter, fault: str | Non
 
 
 class _Files(paramiko.SFTPServerInterface):
-    """Just enough SFTP to receive a file."""
+    """Just enough SFTP to receive files into new folders."""
 
     def __init__(self, server: _Session, *arguments: object, **named: object) -> None:
         super().__init__(server, *arguments, **named)
         self.owner = server.owner
+
+    def mkdir(self, path: str, attr: paramiko.SFTPAttributes) -> int:
+        try:
+            os.mkdir(path, 0o777 if attr.st_mode is None else attr.st_mode)
+        except OSError as error:
+            return paramiko.SFTPServer.convert_errno(error.errno or 0)
+        return paramiko.SFTP_OK
 
     def open(self, path: str, flags: int, attr: paramiko.SFTPAttributes) -> paramiko.SFTPHandle | int:
         self.owner.opened.append(path)

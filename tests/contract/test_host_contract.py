@@ -41,6 +41,9 @@ class Fake:
     def transfers(self):
         return len(self.host.transfers)
 
+    def channels(self):
+        return self.host.channels
+
     def close(self):
         self.host.close()
 
@@ -76,6 +79,9 @@ class Ssh(Local):
 
     def transfers(self):
         return len(self.server.opened)
+
+    def channels(self):
+        return self.server.channels
 
     def close(self):
         self.host.close()
@@ -234,38 +240,51 @@ class TestHost:
 
     def test_put_copies_whole_with_its_mode(self, subject, source):
         target = str(subject.folder / "new" / "folder" / "binary")
-        subject.host.put(source, target, mode=0o755)
+        subject.host.put({target: source}, mode=0o755)
         assert subject.read(target) == source.read_bytes()
         assert subject.mode(target) == 0o755
         assert subject.transfers() == 1
 
     def test_put_of_the_same_content_only_sets_the_mode(self, subject, source):
         target = str(subject.folder / "binary")
-        subject.host.put(source, target, mode=0o644)
+        subject.host.put({target: source}, mode=0o644)
         before = subject.transfers()
-        subject.host.put(source, target, mode=0o700)
+        subject.host.put({target: source}, mode=0o700)
         assert subject.transfers() == before
         assert subject.mode(target) == 0o700
         assert subject.read(target) == source.read_bytes()
 
     def test_put_replaces_other_content_of_the_same_size(self, subject, source):
         target = str(subject.folder / "binary")
-        subject.host.put(source, target)
+        subject.host.put({target: source})
         before = subject.transfers()
         source.write_bytes(source.read_bytes()[::-1])
-        subject.host.put(source, target)
+        subject.host.put({target: source})
         assert subject.read(target) == source.read_bytes()
         assert subject.transfers() == before + 1
+
+    def test_put_of_several_files_sends_those_that_are_not_there(self, subject, source, tmp_path_factory):
+        other = tmp_path_factory.mktemp("other") / "file"
+        other.write_bytes(b"other")
+        files = {str(subject.folder / "one" / "a"): source, str(subject.folder / "two" / "a"): other}
+        subject.host.put(files, mode=0o600)
+        assert subject.transfers() == 2
+        more = {**files, str(subject.folder / "one" / "b c"): other, str(subject.folder / "one" / "d"): source}
+        subject.host.put(more, mode=0o755)
+        assert subject.transfers() == 4
+        for target, path in more.items():
+            assert subject.read(target) == path.read_bytes()
+            assert subject.mode(target) == 0o755
 
     def test_put_of_an_empty_file(self, subject, source):
         source.write_bytes(b"")
         target = str(subject.folder / "empty")
-        subject.host.put(source, target)
+        subject.host.put({target: source})
         assert subject.read(target) == b""
 
     def test_put_leaves_no_temporary_file(self, subject, source):
         target = str(subject.folder / "data" / "binary")
-        subject.host.put(source, target)
+        subject.host.put({target: source})
         subject.host.put_text("text", str(subject.folder / "data" / "text"))
         if not isinstance(subject, Fake):
             assert sorted(os.listdir(subject.folder / "data")) == ["binary", "text"]
@@ -294,6 +313,35 @@ class TestHost:
             assert subject.mode(target) == mode
 
 
+@pytest.fixture(params=[Fake, Ssh, SudoSsh])
+def far(request, tmp_path):
+    made = request.param(tmp_path)
+    yield made
+    made.close()
+
+
+class TestChannels:
+    """Round trips to a node: each command is a channel, and so is an SFTP session."""
+
+    def count(self, far, act):
+        before = far.channels()
+        act()
+        return far.channels() - before
+
+    def test_a_command_and_a_text_take_one(self, far):
+        far.expect(("true",))
+        assert self.count(far, lambda: far.host.run(Command(argv=("true",)))) == 1
+        assert self.count(far, lambda: far.host.put_text("text", str(far.folder / "text"))) == 1
+        texts = {str(far.folder / name): ("text", 0o644) for name in "abc"}
+        assert self.count(far, lambda: put_texts(far.host, texts)) == 1
+
+    def test_files_take_three_however_many_there_are(self, far, source):
+        files = {str(far.folder / name / "file"): source for name in ("one", "two", "three")}
+        assert self.count(far, lambda: far.host.put(files)) == 3
+        assert self.count(far, lambda: far.host.put(files, mode=0o755)) == 1
+        assert self.count(far, lambda: far.host.put({**files, str(far.folder / "four"): source})) == 3
+
+
 @pytest.fixture(params=[Local, Ssh, SudoSsh])
 def real(request, tmp_path):
     made = request.param(tmp_path)
@@ -307,7 +355,7 @@ class TestRealHost:
     def test_what_cannot_be_written_is_an_error_of_the_node(self, real, source):
         (real.folder / "file").write_text("in the way")
         for act in (
-            lambda target: real.host.put(source, target),
+            lambda target: real.host.put({target: source}),
             lambda target: real.host.put_text("text", target),
             lambda target: put_texts(real.host, {target: ("text", 0o644)}),
         ):
@@ -320,7 +368,7 @@ class TestRealHost:
         target = real.folder / "binary"
         target.write_bytes(b"old")
         with target.open("rb") as reader:
-            real.host.put(source, str(target))
+            real.host.put({str(target): source})
             assert reader.read() == b"old"
         assert target.read_bytes() == source.read_bytes()
 

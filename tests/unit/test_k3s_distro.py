@@ -215,6 +215,8 @@ class TestInstall:
         assert [bench.program(command) or "files" for command in bench.host.commands] == [
             "k3s_before.sh", "files", "k3s_start.sh", "k3s_facts.sh",
         ]  # fmt: skip
+        # tests/contract/test_host_contract.py holds the fake's count of channels to that of SshHost.
+        assert bench.host.channels == 7
         assert bench.host.transfers == ["/opt/lab/bin/k3s", "/opt/lab/bin/busybox"]
         assert {path: mode for path, (_, mode) in bench.host.files.items() if "node-scripts" not in path} == {
             "/opt/lab/bin/k3s": 0o755,
@@ -261,6 +263,7 @@ class TestInstall:
         bench = Bench(tmp_path, images=True)
         bench.install()
         assert "/opt/lab/images/images.tar.zst" in bench.host.transfers
+        assert bench.host.channels == 7
         assert "pause-image" not in bench.host.text("/etc/rancher/k3s/config.yaml")
 
     def test_a_version_is_resolved_once(self, bench):

@@ -425,14 +425,14 @@ class TestPut:
         target.write_bytes(b"old")
         server.corrupt_uploads = True
         with pytest.raises(NodeError, match=r"binary arrived as [0-9a-f]{64}, sent as [0-9a-f]{64}"):
-            connect().put(source, str(target))
+            connect().put({str(target): source})
         assert target.read_bytes() == b"old"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["binary", "server", "target"]
 
     def test_a_folder_in_the_place_of_the_target(self, connect, server, source, tmp_path):
         (tmp_path / "target").mkdir()
         with pytest.raises(NodeError, match="directory"):
-            connect().put(source, str(tmp_path / "target"))
+            connect().put({str(tmp_path / "target"): source})
         assert list((tmp_path / "target").iterdir()) == []
         assert server.opened == []
 
@@ -440,7 +440,7 @@ class TestPut:
         target = tmp_path / "target"
         server.on_open = target.mkdir
         with pytest.raises(NodeError, match=r"mv: .*target"):
-            connect().put(source, str(target))
+            connect().put({str(target): source})
         assert list(target.iterdir()) == []
         assert sorted(path.name for path in tmp_path.iterdir()) == ["binary", "server", "target"]
 
@@ -456,8 +456,33 @@ class TestPut:
         source.write_bytes(source.read_bytes() * times)
         server.disk_is_full = True
         with pytest.raises(NodeError, match=told):
-            connect().put(source, str(tmp_path / "target"))
+            connect().put({str(tmp_path / "target"): source})
         assert sorted(path.name for path in tmp_path.iterdir()) == ["binary", "server"]
+
+    def test_nothing_is_left_anywhere_when_one_of_several_files_is_refused(self, connect, server, source, tmp_path):
+        one, other = tmp_path / "one" / "file", tmp_path / "other" / "file"
+
+        def fill() -> None:
+            server.disk_is_full = len(server.opened) == 2
+
+        server.on_open = fill
+        with pytest.raises(NodeError, match=r"cannot write .*/other/.*/2: .*is its disk full"):
+            connect().put({str(one): source, str(other): source})
+        assert len(server.opened) == 2
+        assert [*one.parent.iterdir(), *other.parent.iterdir()] == []
+        assert server.count("rm -rf") == 1
+
+    def test_a_file_that_arrived_otherwise_keeps_those_after_it_from_their_places(
+        self, connect, server, source, tmp_path
+    ):
+        def corrupt() -> None:
+            server.corrupt_uploads = len(server.opened) == 2
+
+        server.on_open = corrupt
+        targets = [tmp_path / "data" / name for name in ("first", "second", "third")]
+        with pytest.raises(NodeError, match="binary arrived as"):
+            connect().put({str(target): source for target in targets})
+        assert [path.name for path in (tmp_path / "data").iterdir()] == ["first"]
 
     def test_a_transfer_that_takes_too_long_leaves_the_target_alone(self, connect, source, tmp_path):
         target = tmp_path / "target"
@@ -465,11 +490,11 @@ class TestPut:
         host = connect()
         host.connect()
         with pytest.raises(NodeError):
-            host.put(source, str(target), timeout_s=0.0)
+            host.put({str(target): source}, timeout_s=0.0)
         assert target.read_bytes() == b"old"
 
     def test_no_second_transfer_on_a_new_connection(self, connect, server, source, tmp_path):
-        connect().put(source, str(tmp_path / "target"))
-        connect().put(source, str(tmp_path / "target"))
+        connect().put({str(tmp_path / "target"): source})
+        connect().put({str(tmp_path / "target"): source})
         (arrival,) = server.opened
         assert re.fullmatch(rf"{tmp_path}/\.lab-put-[0-9a-f]{{32}}/1", arrival)

@@ -287,7 +287,7 @@ class TestAnotherMachine:
             once_running(server, lead_astray)
         acts = {
             "wait_ready": lambda: host.wait_ready(Deadline.after(60)),
-            "under a transfer": lambda: host.put(source, str(tmp_path / "target")),
+            "under a transfer": lambda: host.put({str(tmp_path / "target"): source}),
         }
         with pytest.raises(HostKeyMismatch):
             acts.get(moment, lambda: host.run(command))()
@@ -313,17 +313,30 @@ class TestFiles:
         target = tmp_path / "data" / "target"
         host.connect()
         link.cut_after(count)
-        host.put(source, str(target), mode=0o750)
+        host.put({str(target): source}, mode=0o750)
         assert target.read_bytes() == source.read_bytes()
         assert target.stat().st_mode & 0o7777 == 0o750
         assert [path.name for path in target.parent.iterdir()] == ["target"]
+
+    def test_files_that_have_arrived_are_not_sent_again_after_a_cut(self, server, link, host, source, tmp_path):
+        small = tmp_path / "small"
+        small.write_bytes(b"small" * 1000)
+        names = {"first": small, "second": source, "third": small}
+        host.connect()
+        link.cut_after(300_000)
+        host.put({str(tmp_path / "data" / name): path for name, path in names.items()})
+        assert {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()} == {
+            name: path.read_bytes() for name, path in names.items()
+        }
+        assert [path.rpartition("/")[2] for path in server.opened] == ["1", "2", "2", "3"]
+        assert server.count("rm -rf") == 1
 
     @pytest.mark.parametrize("word", ["mkdir -p", "mv -fT", "chmod"])
     def test_put_survives_a_step_whose_answer_is_lost(self, server, host, source, tmp_path, word):
         target = tmp_path / "target"
         for fault in ("drop", "no-marker"):
             server.break_next(word, fault)
-        host.put(source, str(target), mode=0o700)
+        host.put({str(target): source}, mode=0o700)
         assert target.read_bytes() == source.read_bytes()
         assert target.stat().st_mode & 0o7777 == 0o700
 
@@ -335,7 +348,7 @@ class TestFiles:
         link.cut_after(100_000)
         link.refuse()
         with pytest.raises(TransportError):
-            host.put(source, str(target))
+            host.put({str(target): source})
         assert target.read_bytes() == b"old"
 
     @pytest.mark.parametrize("limit_s", [0.0, 30.0])

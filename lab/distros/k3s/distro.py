@@ -85,8 +85,7 @@ class K3s:
         told = with_dependents(cell)
         files = self.files(cell, node.site)
         REMOVAL.remember(node.host, self._scripts)
-        for target, source in files.items():
-            node.host.put(source, target, mode=0o755, timeout_s=max(60.0, deadline.remaining_s()))
+        node.host.put(files, mode=0o755, timeout_s=max(60.0, deadline.remaining_s()))
         texts = settings.texts(told, own_images=self._resolve_images is not None)
         k3s_node.put_scripts(node.host, self._scripts, texts)
         started = k3s_node.start(node.host, cell, deadline)

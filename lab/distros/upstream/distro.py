@@ -154,8 +154,7 @@ class Upstream:
 
     def _put_files(self, node: Node, files: Mapping[str, Path], deadline: Deadline) -> None:
         """Lay programs onto the node; what is there already, from its boot on, is only checked."""
-        for target, source in files.items():
-            node.host.put(source, target, mode=0o755, timeout_s=max(60.0, deadline.remaining_s()))
+        node.host.put(files, mode=0o755, timeout_s=max(60.0, deadline.remaining_s()))
         self._put_scripts(node)
 
     def attach(self, node: Node, cell: Cell) -> Cluster:
