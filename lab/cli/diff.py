@@ -13,7 +13,7 @@ from lab import article
 from lab.cli import console, shared
 from lab.model import Cell, UsageError
 from lab.report import comparability, diff_page, measured
-from lab.report.diff import Diff, ValueRow, compare, counts, merged, spans, stated
+from lab.report.diff import Diff, ValueRow, compare, counts, merged, partial_names, spans, stated, unstated_text
 from lab.report.sides import Side, side_of
 from lab.secrets import SECRETS
 from lab.stages import registry
@@ -21,8 +21,6 @@ from lab.store import Attempt, Store, write_whole
 
 ARTICLE = "article"
 WIDTH = 100
-BOOKKEEPING = frozenset({"stage", "collect_version"})
-"""Inputs of a stamp that say which collector of the lab it was: no article could state them."""
 ACCEPTED = (
     "a results folder, a cell's folder (results/upstream-v1.36.3), FOLDER:VERSION, the name of a run, a cell or a "
     "version below --results, or the word article"
@@ -164,7 +162,7 @@ def show(found: Diff, *, show_all: bool, changed: bool = False) -> None:
         elif shown:
             _say(f"Stage {stage}: {counts(shown)}.")
         if len(shown) < len(rows):
-            _say(f"{len(rows) - len(shown)} values of {stage} that {_partial(found)} does not give: see --all.")
+            _say(f"{len(rows) - len(shown)} values of {stage} that {partial_names(found)} does not give: see --all.")
 
 
 def _show_cells(found: Diff) -> None:
@@ -206,29 +204,11 @@ def _show_inputs(found: Diff) -> None:
             f"Cells of one comparison would have to agree on {', '.join(dict.fromkeys(disagreeing))}. These do not, so "
             "a difference below may come from there and not from Kubernetes."
         )
-    if found.unstated:
-        _say(f"Not stated by {_partial(found)}, so not compared: {', '.join(_families(found.unstated))}.")
+    if told := unstated_text(found):
+        _say(told)
     for remark in dict.fromkeys((*found.a.remarks, *found.b.remarks)):
         _say(remark)
     _say("Samples: median and points; differences and ratios are B against A, of medians. No test is made of them.")
-
-
-def _partial(found: Diff) -> str:
-    return " and ".join(dict.fromkeys(side.name for side in (found.a, found.b) if side.is_partial))
-
-
-def _families(names: tuple[str, ...]) -> list[str]:
-    """Inputs in groups: a reader need not see each manifest's hash that an article cannot give."""
-    groups = {"manifest/": "manifests", "script/": "node scripts", "param/": "sampling parameters"}
-    counted = dict.fromkeys(groups.values(), 0)
-    facts = []
-    for name in names:
-        group = next((text for start, text in groups.items() if name.startswith(start)), None)
-        if group is not None:
-            counted[group] += 1
-        elif name not in BOOKKEEPING:
-            facts.append(name)
-    return facts + [f"{count} {group}" for group, count in counted.items() if count]
 
 
 def _show_stage(stage: str, rows: list[ValueRow], found: Diff, counted: str) -> None:

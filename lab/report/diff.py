@@ -17,6 +17,8 @@ from lab.report.sides import Pair, Pool, Side, SideCell, StageResult, match, pai
 from lab.report.tables import short
 
 LONGEST_INPUT = 40
+BOOKKEEPING = frozenset({"stage", "collect_version"})
+"""Inputs of a stamp that say which collector of the lab it was: no article could state them."""
 
 # --- records ----------------------------------------------------------------------------------------------------------
 
@@ -111,9 +113,7 @@ def _inputs(a: Side, b: Side, pairs: Sequence[Pair]) -> tuple[tuple[InputRow, ..
         for stage in pair.stages():
             one, other = pair.a.stages[stage], pair.b.stages[stage]
             for is_input, must_agree, name, left, right in _differences(one, other):
-                lacking = (left is None and a.is_partial) or (right is None and b.is_partial)
-                # What cells of one comparison must agree on is worth a line even when one side does not state it.
-                if lacking and not must_agree:
+                if (left is None and a.is_partial) or (right is None and b.is_partial):
                     unstated[name] = None
                     continue
                 # An input belongs to its stage: the same name in two stages is two inputs.
@@ -126,6 +126,29 @@ def _inputs(a: Side, b: Side, pairs: Sequence[Pair]) -> tuple[tuple[InputRow, ..
     ]
     rows.sort(key=lambda row: (not row.must_agree, MUST_AGREE.index(row.name) if row.name in MUST_AGREE else 99))
     return tuple(rows), tuple(sorted(unstated))
+
+
+def partial_names(found: Diff) -> str:
+    """The names of the sides that do not state everything."""
+    return " and ".join(dict.fromkeys(side.name for side in (found.a, found.b) if side.is_partial))
+
+
+def unstated_text(found: Diff) -> str:
+    """One sentence on what a partial side does not state; empty when there is nothing.
+
+    Inputs are counted by their kind: a reader need not see each manifest's hash that an article cannot give.
+    """
+    groups = {"manifest/": "manifests", "script/": "node scripts", "param/": "sampling parameters"}
+    counted = dict.fromkeys(groups.values(), 0)
+    told = []
+    for name in found.unstated:
+        group = next((text for start, text in groups.items() if name.startswith(start)), None)
+        if group is not None:
+            counted[group] += 1
+        elif name not in BOOKKEEPING:
+            told.append(name)
+    told += [f"{count} {group}" for group, count in counted.items() if count]
+    return f"Not stated by {partial_names(found)}, so not compared: {', '.join(told)}." if told else ""
 
 
 def _differences(a: StageResult, b: StageResult) -> Iterable[tuple[bool, bool, str, str | None, str | None]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.report import measured
-from lab.report.diff import Diff, ValueRow, counts, merged, spans, stated
+from lab.report.diff import Diff, ValueRow, counts, merged, spans, stated, unstated_text
 from lab.report.html import templates
 
 FOLDER = Path(__file__).resolve().parent
@@ -76,6 +76,7 @@ def page_text(found: Diff, mask: Callable[[str], str], *, show_all: bool = False
         sections=sections(found, show_all=show_all, changed=changed),
         several=len(found.pairs) > 1,
         remarks=list(dict.fromkeys((*found.a.remarks, *found.b.remarks))),
+        unstated=unstated_text(found),
         disagreeing=list(dict.fromkeys(row.name for row in found.inputs if row.must_agree)),
     )
     return mask(text).rstrip("\n") + "\n"

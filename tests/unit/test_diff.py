@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.atomic import json_text
+from lab.checksums import digests_of
 from lab.cli.main import main
+from lab.config import NodeOptions
 from lab.model import Cell, Environment, Gate, Missing, UsageError
 from lab.report import diff, measured, sides
 from lab.report.measured import Number, Sample, Share, Summary, Word, against
@@ -23,6 +26,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "results"
 OFF = Gate(name="PodLevelResourcesFixKubeletQOSClass", enabled=False)
 NODE = {"provider": "qemu", "emulation": "tcg"}
+DROPLET = {
+    "provider": "digitalocean", "emulation": "kvm", "cgroup_mode": "v2", "cgroup_driver": "systemd", "vcpus": "2",
+    "memory_class": "4096 MiB", "control_plane": "in the k3s process",
+}  # fmt: skip
+"""What tests/unit/test_k3s_distro.py expects of k3s on the default droplet."""
 
 
 def result(values=None, *, inputs=None, must=None, shown=None):
@@ -242,10 +250,14 @@ def test_a_fact_that_a_stored_result_lacks_is_a_dash_and_one_that_an_article_lac
     assert (found, whole.unstated) == ({}, ("runc",))
 
 
-def test_a_fact_that_must_agree_is_shown_even_when_the_article_is_silent():
-    found, whole = rows([cell("v1.36.3")], [cell("v1.36.5", cpu=result(must={"provider": "qemu"}))], is_partial=True)
+def test_a_fact_that_must_agree_is_a_difference_unless_the_article_is_silent_on_it():
+    a, b = [cell("v1.36.3")], [cell("v1.36.5", cpu=result(must={"provider": "qemu"}))]
+    found, whole = rows(a, b)
     assert found == {("emulation", "all"): ("tcg", None)}
     assert whole.inputs[0].must_agree
+    found, whole = rows(a, b, is_partial=True)
+    assert (found, whole.unstated) == ({}, ("emulation",))
+    assert diff.unstated_text(whole) == "Not stated by b, so not compared: emulation."
 
 
 @pytest.mark.parametrize(
@@ -323,6 +335,29 @@ def test_the_committed_results_against_the_article(lab):
                  "another distribution", "Stage kernel: ", "digitalocean", "No test is made"):  # fmt: skip
         assert text in out
     assert out.index("Inputs that differ") < out.index("Stage class")
+
+
+def test_a_cell_of_the_articles_own_set_up_differs_in_no_input(lab, tmp_path):
+    """As `lab run --preset article` would store it on a droplet; made of an upstream attempt, for nobody ran it yet."""
+    attempt = tmp_path / "k3s-v1.36.5" / "class" / "0001"
+    shutil.copytree(ROOT / "results" / "upstream-v1.36.3" / "class" / "0001", attempt)
+    stamp = json.loads((attempt / "stamp.json").read_text())
+    stamp["cell"].update(distro="k3s", version="v1.36.5")
+    stamp["environment"] = {"must_agree": DROPLET, "shown": {"image": NodeOptions().image, "runc": "1.4.2"}}
+    (attempt / "stamp.json").write_text(json_text(stamp))
+    (attempt / "SHA256SUMS").write_text("".join(f"{sha}  {name}\n" for name, sha in digests_of(attempt).items()))
+    page = tmp_path / "page.html"
+    code, out, err = lab(str(tmp_path), "article", "--html", str(page))
+    assert code == 0, err
+    silent = "Not stated by article, so not compared: emulation, runc, "
+    for text in (out, page.read_text()):
+        assert "No input and no fact of the environment that both sides state differs." in text
+        assert silent in text
+        assert "would have to agree" not in text
+    found = json.loads(lab(str(tmp_path), "article", "--json")[1])
+    assert [pair["note"] for pair in found["pairs"]] == ["the same cell"]
+    assert found["inputs_that_differ"] == []
+    assert {"emulation", "runc"} <= set(found["inputs_not_stated"])
 
 
 def test_json_is_one_document_with_every_point(lab):

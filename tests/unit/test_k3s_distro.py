@@ -7,6 +7,7 @@ import json
 import pytest
 import yaml
 
+from lab import article
 from lab.artifacts import Binaries
 from lab.distros.gates import with_dependents
 from lab.distros.k3s import known_gates, settings
@@ -246,6 +247,9 @@ class TestInstall:
             "memory_class": "4096 MiB",
             "control_plane": "in the k3s process",
         }
+        stated = article.load().cells[0].stages["class"].environment
+        assert stated.must_agree.items() <= found.must_agree.items()
+        assert stated.shown.items() <= found.shown.items()
         assert found.shown["runc"] == "1.4.2"
         assert found.shown["containerd"] == "2.3.4-k3s1"
         assert found.shown["k3s"] == "v1.37.1+k3s1 (0123abcd)"
