@@ -31,7 +31,7 @@ class Readable(Protocol):
 
 
 class Unavailable(NodeError):
-    """A source cannot give the artifact; another source may be tried."""
+    """A source cannot give the artifact; another one may be tried. Where all were: none of them can."""
 
 
 class WrongHash(NodeError):

@@ -53,7 +53,7 @@ def resolve(request: Request, sources: Sources, progress: Progress) -> Binaries:
     """Verified executables for ``request``: cache, artifacts folder, download, then build.
 
     Safe for several runs at once. A source that cannot give the artifact is passed over; when all are, one
-    NodeError lists each with its reason. A file with a wrong hash is a WrongHash (exit code 5) that names the
+    Unavailable lists each with its reason. A file with a wrong hash is a WrongHash (exit code 5) that names the
     file and both hashes, and no further source is tried.
     """
     entry = Entry(cache=sources.cache, request=request)
@@ -75,7 +75,7 @@ def resolve(request: Request, sources: Sources, progress: Progress) -> Binaries:
                     return entry.commit(staging, _pinned(request, sources, staged))
     except OSError as error:
         raise NodeError(f"{request}: {error}") from error
-    raise NodeError(
+    raise Unavailable(
         f"{request} could not be had from any source:\n"
         + "\n".join(f"  - {reason}" for reason in reasons)
         + f"\nGive a folder that holds {request.brought_as} with --artifacts, {_other_ways(request)}"

@@ -20,6 +20,7 @@ import typer
 
 from lab import __version__
 from lab.cli import console
+from lab.cli.help_topics import topic
 from lab.model import EXIT_INTERRUPTED, LabError, NodeError, ParseError, UsageError
 from lab.scan import documents, output
 from lab.scan.findings import Finding, findings_of
@@ -159,7 +160,7 @@ def _give_up(options: _Options, name: str, error: LabError) -> None:
     """An input that cannot be had: a problem, so that the others stand; a wrong flag alone is an error as any other."""
     if isinstance(error, UsageError) and not options.several:
         raise error
-    options.report.problems.append(Problem(file=name, line=0, text=str(error)))
+    options.report.problems.append(Problem(file=name, line=0, text=f"{error}; help: {topic(error)}"))
 
 
 def _scan_directory(options: _Options, folder: Path) -> None:

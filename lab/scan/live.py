@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from lab.model import NodeError, UsageError
+from lab.model import EXIT_USAGE, NodeError, UsageError
 from lab.scan.findings import owner_of
 from lab.scan.records import FixedPlace, Item, Problem
 from lab.scan.versions import minor_of_cluster
@@ -40,7 +40,9 @@ _DAMAGED = (yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeE
 
 
 class Unreachable(NodeError):
-    """The cluster does not answer: nothing more can be asked of it."""
+    """The cluster does not answer: nothing more can be asked of it. To a scan that is an input it cannot read."""
+
+    exit_code = EXIT_USAGE
 
 
 class LiveCluster:
