@@ -44,7 +44,8 @@ def fetch(
 ) -> None:
     """Put verified binaries and the guest image into the cache, so that later runs need no network.
 
-    With --pin the hashes of downloaded official files are written down; a pin that would change is an error.
+    With --pin the hashes of downloaded official files are written down, those of containerd and runc among them, which
+    are then fetched too; a pin that would change is an error.
     """
     if distro not in ("upstream", "k3s"):
         raise UsageError(f"--distro {distro}: there is only upstream, k3s")
@@ -66,7 +67,8 @@ def fetch(
             ]
         if pin:
             _pin(requests, sources)
-    if runtime:
+    # Pins are for downloads alone.
+    if runtime or (pin and download and distro == "upstream"):
         console.progress(f"runtime: {describe_origin(resolve_runtime(sources, console.progress))}")
         if pin:
             _pin(runtime_requests(sources), sources)
