@@ -287,6 +287,9 @@ EFFECTS: tuple[Callable[[], Effect], ...] = (
     lambda: Error(status=403, message="no"),
 )  # fmt: skip
 
+# What a DELETE alone may be told: something else is being done with the object.
+BUSY = (Error(status=422, message="Droplet already has a pending event."), Error(status=409, message="busy"))
+
 
 def random_faults(rng: random.Random) -> Callable[[int, str, str], Effect | None]:
     share = rng.choice([0.0, 0.0, 0.03, 0.1, 0.3])
@@ -298,6 +301,8 @@ def random_faults(rng: random.Random) -> Callable[[int, str, str], Effect | None
         first.append(number)
         if away <= number - first[0] < away + 40:
             return CloseBefore()
+        if method == "DELETE" and rng.random() < share:
+            return rng.choice(BUSY)
         return rng.choice(EFFECTS)() if rng.random() < share else None
 
     return plan
@@ -319,6 +324,7 @@ def random_behaviour(rng: random.Random) -> Behaviour:
         unlisted_after=lag(25, 0),
         tag_listed_after=lag(25, 0),
         tag_unlisted_after=lag(25, 0),
+        delete_while_pending=rng.choice(("refused", "refused", "ignored")),
     )
 
 

@@ -6,6 +6,7 @@ A delay is counted in answers (polls), in seconds of the account's clock, or bot
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,8 @@ class Behaviour:
     tag_unlisted_after: Delay = Delay(polls=1)
     firewall_applied_after: Delay = Delay(polls=2)
 
-    delete_of_new_does_nothing: bool = True
+    # While another action on the droplet is pending (hashicorp/packer#1814, test-kitchen/kitchen-digitalocean#40).
+    delete_while_pending: Literal["refused", "ignored", "taken"] = "refused"
     boot_is_firewalled: bool = True  # False: a droplet is open until its tag's firewall has settled again
     locked_refuses_everything: bool = False  # False: a locked account may still read and delete
     key_limit_tells_retry_after: bool = False

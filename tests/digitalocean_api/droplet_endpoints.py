@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 NAME_PATTERN = re.compile(r"[a-zA-Z0-9]?[a-z0-9A-Z.\-]*[a-z0-9A-Z]")
 MOST_NAME_LETTERS = 255
+PENDING = "Droplet already has a pending event."
 
 
 def _wanted(account: Account, request: Request) -> Droplet:
@@ -140,7 +141,10 @@ def _create(account: Account, request: Request) -> Answer:
 
 
 def _delete(account: Account, request: Request) -> Answer:
-    delete_droplet(account, _wanted(account, request), request.now)
+    droplet = _wanted(account, request)
+    if droplet.is_pending and account.behaviour.delete_while_pending == "refused":
+        raise unprocessable(PENDING)
+    delete_droplet(account, droplet, request.now)
     return NO_CONTENT
 
 

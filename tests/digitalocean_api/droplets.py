@@ -99,7 +99,7 @@ class Droplet:
 
     @property
     def is_pending(self) -> bool:
-        """Whether an action on it has not ended: the API then ignores a DELETE."""
+        """Whether an action on it has not ended: the API then refuses or ignores a DELETE."""
         return self.create_action.completed_s is None or self.destroy_action is not None
 
     def sighting(self, *, by_tag: bool) -> Sighting:
@@ -200,7 +200,7 @@ def delete_droplet(account: Account, droplet: Droplet, now: float) -> None:
     """What DELETE does to one droplet: nothing while an action on it runs; else the machine stops and it fades."""
     if droplet.destroy_action is not None:
         return
-    if droplet.is_pending and account.behaviour.delete_of_new_does_nothing:
+    if droplet.is_pending and account.behaviour.delete_while_pending != "taken":
         return
     droplet.destroy_action = Action(
         id=account.new_id("action"), type="destroy", droplet_id=droplet.id, region=droplet.region, started_s=now

@@ -93,19 +93,24 @@ def test_a_create_may_end_in_an_error(api):
     assert api.get(f"droplets/{api.droplet()}")["droplet"]["status"] == "active"
 
 
-def test_delete_of_a_new_droplet_says_204_and_does_nothing():
-    api = Api(Behaviour())
+@pytest.mark.parametrize(
+    ("behaviour", "answer"),
+    [("ignored", (204, None)), ("refused", (422, "Droplet already has a pending event."))],
+    ids=["204", "422"],
+)
+def test_delete_of_a_new_droplet_does_nothing_whatever_it_says(behaviour, answer):
+    api = Api(dataclasses.replace(Behaviour(), delete_while_pending=behaviour))
     number = api.droplet()
+    status, body = api.call("DELETE", f"droplets/{number}")
 
-    api.delete(f"droplets/{number}")
-
+    assert (status, body and body["message"]) == answer
     assert [api.get(f"droplets/{number}")["droplet"]["status"] for _ in range(3)] == ["new", "new", "active"]
     assert api.account.inventory().droplets == {number: "lab-1"}
     assert api.account.machines.stopped == []
 
 
 def test_delete_of_a_new_droplet_may_work_too():
-    api = Api(dataclasses.replace(Behaviour(), delete_of_new_does_nothing=False, gone_after=Delay(polls=1)))
+    api = Api(dataclasses.replace(Behaviour(), delete_while_pending="taken", gone_after=Delay(polls=1)))
     number = api.droplet()
 
     api.delete(f"droplets/{number}")
@@ -124,7 +129,7 @@ def test_a_deleted_droplet_is_shown_for_some_polls_then_404_and_lists_lag_behind
         pass
 
     api.delete(f"droplets/{number}")
-    api.delete(f"droplets/{number}")
+    assert api.call("DELETE", f"droplets/{number}")[0] == 422
 
     assert [api.status(f"droplets/{number}") for _ in range(4)] == [200, 200, 404, 404]
     assert api.call("DELETE", f"droplets/{number}")[0] == 404
@@ -421,7 +426,8 @@ def test_closing_stops_the_machines_that_still_run_and_only_those():
 DELAYS = st.builds(Delay, polls=st.integers(0, 3), seconds=st.sampled_from([0.0, 10.0]))
 BEHAVIOURS = st.builds(
     Behaviour, active_after=DELAYS, gone_after=DELAYS, listed_after=DELAYS, unlisted_after=DELAYS,
-    tag_listed_after=DELAYS, tag_unlisted_after=DELAYS, delete_of_new_does_nothing=st.booleans(),
+    tag_listed_after=DELAYS, tag_unlisted_after=DELAYS,
+    delete_while_pending=st.sampled_from(["refused", "ignored", "taken"]),
 )  # fmt: skip
 STEPS = st.lists(
     st.tuples(st.sampled_from(["create", "delete", "get", "list", "list by tag", "wait"]), st.integers(0, 5)),
@@ -438,7 +444,9 @@ def test_no_droplet_is_lost_or_comes_back_whatever_the_order(behaviour, steps):
         if step == "create":
             made.append(api.droplet(tags=["run"]))
         elif step == "delete":
-            assert api.call("DELETE", f"droplets/{number}")[0] == (404 if number in gone or not made else 204)
+            pending = number in api.account.droplets and api.account.droplets[number].is_pending
+            taken = 422 if pending and behaviour.delete_while_pending == "refused" else 204
+            assert api.call("DELETE", f"droplets/{number}")[0] == (404 if number in gone or not made else taken)
         elif step == "get":
             assert number not in gone or api.status(f"droplets/{number}") == 404
         elif step == "wait":

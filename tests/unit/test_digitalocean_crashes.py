@@ -7,7 +7,7 @@ import re
 import pytest
 
 from lab.model import NodeError
-from lab.providers.digitalocean import inventory, names
+from lab.providers.digitalocean import errors, inventory, names
 from lab.providers.digitalocean import provider as provider_module
 from lab.providers.digitalocean.api import ApiAmbiguous
 from lab.providers.digitalocean.inventory import Holdings, Remover
@@ -52,6 +52,10 @@ def one_delete_is_enough(monkeypatch):
             self.api.delete_droplet(number)
 
     monkeypatch.setattr(Remover, "_droplets", droplets)
+
+
+def a_refused_delete_is_final(monkeypatch):
+    monkeypatch.setattr(errors, "_BUSY", ())
 
 
 def a_lost_create_is_repeated(monkeypatch):
@@ -152,10 +156,9 @@ def a_failing_removal_is_taken_for_done(monkeypatch):
 
 IN_SCHEDULES = (
     gc_ignores_keys, gc_ignores_firewalls, gc_ignores_lone_tags, gc_forgets_folders_never, one_delete_is_enough,
-    a_lost_create_is_repeated, a_lost_create_is_forgotten, lists_are_believed_at_once, the_tag_is_not_looked_at,
-    the_expiry_is_not_looked_at, a_missing_droplet_counts_as_never_made, a_failed_create_is_left_to_gc,
-    a_failing_removal_is_taken_for_done,
-    down_believes_the_first_list,
+    a_refused_delete_is_final, a_lost_create_is_repeated, a_lost_create_is_forgotten, lists_are_believed_at_once,
+    the_tag_is_not_looked_at, the_expiry_is_not_looked_at, a_missing_droplet_counts_as_never_made,
+    a_failed_create_is_left_to_gc, a_failing_removal_is_taken_for_done, down_believes_the_first_list,
 )  # fmt: skip
 IN_ACCOUNTS = (
     gc_ignores_keys, gc_ignores_firewalls, gc_ignores_lone_tags, the_tag_is_not_looked_at, the_name_is_not_looked_at,

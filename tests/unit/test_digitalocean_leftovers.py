@@ -8,7 +8,7 @@ import json
 import pytest
 
 from lab import processes
-from lab.model import LeftBehind, NodeError, UsageError
+from lab.model import Interrupted, LeftBehind, NodeError, UsageError
 from lab.providers import folders
 from lab.providers.digitalocean import inventory, names
 from lab.providers.digitalocean import provider as provider_module
@@ -16,7 +16,7 @@ from lab.providers.digitalocean.inventory import Holdings
 from lab.providers.digitalocean.names import CloudName
 from lab.secrets import Secrets
 from tests.cloud_bench import HOUR_S, NAME, START_S, TOKEN, Cloud, Owner
-from tests.digitalocean_api import Behaviour, CloseBefore, Delay, Error, RateLimits, bad_gateway
+from tests.digitalocean_api import Behaviour, CloseBefore, Delay, Error, RateLimits, Reply, bad_gateway
 from tests.ssh_server import SshServer
 
 UNDELETABLE = [Error(status=500), Error(status=403, message="no"), CloseBefore(), bad_gateway()]
@@ -95,8 +95,87 @@ def test_a_failed_create_that_leaves_something_tells_both(cloud):
 def test_a_droplet_that_never_goes_is_given_up_and_named(tmp_path):
     cloud = Cloud(tmp_path, Behaviour(gone_after=Delay(polls=10_000)))
     node = cloud.create()
-    with pytest.raises(LeftBehind, match=r"droplet 482000001.*still there after 300 s"):
+    with pytest.raises(LeftBehind, match=r"droplet 482000001.*still there after 300 s.*status active.*pending event"):
         cloud.provider().destroy(node)
+    assert 300 <= cloud.clock() - START_S < 330
+    assert cloud.holds() == {"firewall": 1, "tag": 1}, "what fades must not be open"
+
+
+# --- when a deletion is refused for the moment ------------------------------------------------------------------------
+
+BUSY = {
+    "pending": Error(status=422, message="Droplet already has a pending event."),
+    "conflict": Error(status=409, message="another change is being made"),
+    "locked": Reply(status=423, body={"id": "locked", "message": "The resource is locked."}),
+}
+
+
+@pytest.mark.parametrize("answer", BUSY)
+@pytest.mark.parametrize("part", ["/droplets/482", "/account/keys/44", "/firewalls/", "/tags/node-lab:nlab-up"])
+def test_a_delete_that_is_refused_for_the_moment_is_sent_again(cloud, part, answer):
+    node = cloud.create()
+    refused = []
+
+    def plan(number, method, target):
+        if method == "DELETE" and part in target and len(refused) < 3:
+            refused.append(target)
+            return BUSY[answer]
+        return None
+
+    cloud.wire.plan = plan
+    cloud.provider().destroy(node)
+    assert len(refused) == 3
+    assert cloud.account.inventory().is_empty
+    assert cloud.folders() == []
+
+
+def test_what_is_refused_for_ever_is_named_with_the_last_answer(cloud):
+    node = cloud.create()
+    failing_deletes(cloud, "/droplets/482", BUSY["pending"])
+    text = r"still there after 300 s.*status active.*DELETE.*422, unprocessable_entity, Droplet already has a pending"
+    with pytest.raises(LeftBehind, match=text):
+        cloud.provider().destroy(node)
+    assert 300 <= cloud.clock() - START_S < 330
+    assert len([line for line in cloud.said if "cannot be deleted yet" in line]) == 1
+
+
+@pytest.mark.parametrize(("part", "kind"), [("/account/keys/44", "key"), ("/firewalls/8", "firewall")])
+def test_a_refusal_of_what_has_no_actions_is_given_up_sooner(cloud, part, kind):
+    node = cloud.create()
+    failing_deletes(cloud, part, BUSY["conflict"])
+    with pytest.raises(LeftBehind, match=rf"{kind} .*status 409"):
+        cloud.provider().destroy(node)
+    assert cloud.clock() - START_S < 90
+
+
+def test_gc_asks_again_for_a_lone_tag(cloud):
+    tag = CloudName(node_id="a-1", expires_s=int(START_S - HOUR_S)).tag
+    Owner(cloud.account).tag(tag)
+    refusals = [BUSY["conflict"]]
+    cloud.wire.plan = lambda number, method, target: refusals.pop() if method == "DELETE" and refusals else None
+
+    assert cloud.provider().collect_garbage(dry_run=False) == [f"tag {tag}"]
+    assert cloud.account.inventory().is_empty
+
+
+@pytest.mark.parametrize("behaviour", ["refused", "ignored"])
+def test_an_interrupt_while_the_droplet_is_being_made_leaves_nothing(tmp_path, behaviour):
+    cloud = Cloud(tmp_path, Behaviour(active_after=Delay(polls=8, seconds=100), delete_while_pending=behaviour))
+
+    def interrupt():
+        if cloud.wire.calls[-1].method == "GET" and cloud.wire.calls[-1].path.startswith("/v2/droplets/"):
+            cloud.wire.on_change = lambda: None
+            raise Interrupted("stopped by SIGINT")
+
+    cloud.wire.on_change = interrupt
+    with pytest.raises(Interrupted):
+        cloud.create()
+
+    deletes = [call for call in cloud.wire.calls if call.method == "DELETE" and "/droplets/482" in call.target]
+    assert {call.status for call in deletes[:8]} == ({422} if behaviour == "refused" else {204})
+    assert len(deletes) > 8
+    assert cloud.account.inventory().is_empty
+    assert cloud.account.inventory().fading == {}
 
 
 def test_a_tag_that_a_stranger_put_on_his_droplet_is_not_taken_away(cloud):

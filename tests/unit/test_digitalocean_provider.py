@@ -500,10 +500,10 @@ def test_a_firewall_that_fails_to_be_applied(cloud):
 )  # fmt: skip
 def test_what_never_comes_is_given_up_in_time(tmp_path, behaviour):
     cloud = Cloud(tmp_path, behaviour)
-    # A droplet that stays `new` ignores deletes; here it is the waiting that is looked at.
+    # A droplet that stays `new` refuses deletes; here it is the waiting that is looked at.
     cloud.account.behaviour = Behaviour(
         active_after=behaviour.active_after, addressed_after=behaviour.addressed_after,
-        firewall_applied_after=behaviour.firewall_applied_after, delete_of_new_does_nothing=False,
+        firewall_applied_after=behaviour.firewall_applied_after, delete_while_pending="taken",
     )  # fmt: skip
     with pytest.raises(NodeError, match="gave up waiting"):
         cloud.create()
@@ -530,25 +530,6 @@ def test_another_machine_than_the_one_that_was_ordered(cloud, wrong, monkeypatch
         cloud.create()
     assert cloud.access.hosts == []
     assert cloud.account.inventory().is_empty
-
-
-def test_a_delete_of_a_new_droplet_that_does_nothing_is_repeated(tmp_path):
-    cloud = Cloud(tmp_path, Behaviour(active_after=Delay(polls=8, seconds=100)))
-    cloud.access.failures["connect"] = NodeError("unused")
-
-    def interrupt():
-        if cloud.wire.calls[-1].method == "GET" and cloud.wire.calls[-1].path.startswith("/v2/droplets/"):
-            cloud.wire.on_change = lambda: None
-            raise Interrupted("stopped by SIGINT")
-
-    cloud.wire.on_change = interrupt
-    with pytest.raises(Interrupted):
-        cloud.create()
-
-    deletes = [call for call in cloud.wire.calls if call.method == "DELETE" and "/droplets/482" in call.target]
-    assert len(deletes) > 8
-    assert cloud.account.inventory().is_empty
-    assert cloud.account.inventory().fading == {}
 
 
 def test_a_tag_that_could_not_even_be_made_leaves_nothing_to_remove(tmp_path):

@@ -18,7 +18,14 @@ from digitalocean.baseapi import DELETE, GET, POST
 
 from lab.model import JSON, UsageError
 from lab.providers.digitalocean.client import END_POINT, Client, Hook
-from lab.providers.digitalocean.errors import ApiAmbiguous, ApiError, ApiNotFound, ApiRefused, ApiUnavailable
+from lab.providers.digitalocean.errors import (
+    ApiAmbiguous,
+    ApiBusy,
+    ApiError,
+    ApiNotFound,
+    ApiRefused,
+    ApiUnavailable,
+)
 from lab.providers.digitalocean.records import (
     Account,
     Droplet,
@@ -32,8 +39,8 @@ from lab.providers.digitalocean.records import (
 )
 
 __all__ = [
-    "Account", "Api", "ApiAmbiguous", "ApiError", "ApiNotFound", "ApiRefused", "ApiUnavailable", "Droplet", "Firewall",
-    "Hook", "Key", "Size", "Tag",
+    "Account", "Api", "ApiAmbiguous", "ApiBusy", "ApiError", "ApiNotFound", "ApiRefused", "ApiUnavailable", "Droplet",
+    "Firewall", "Hook", "Key", "Size", "Tag",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -137,7 +144,10 @@ class Api:
         return self._create("droplets", body, "droplet", lambda item: need(item, "id", int, "droplet"))
 
     def delete_droplet(self, id: int) -> None:
-        """Ask for its deletion; a droplet that is not there is done. Poll :meth:`droplet` until ApiNotFound."""
+        """Ask for its deletion; a droplet that is not there is done. Poll :meth:`droplet` until ApiNotFound.
+
+        ApiBusy while another action on it is pending: nothing was done, ask again.
+        """
         self._delete(f"droplets/{id}")
 
     # --- firewalls ---------------------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ class Client(Manager):  # type: ignore[misc]
             self._hook(moment, method, path)
 
     def _once(self, method: str, url: str, params: JSON, secrets: Sequence[str]) -> Answer | _Fault:
-        """One HTTP request. Raises ApiNotFound or ApiRefused for a refusal."""
+        """One HTTP request. Raises ApiNotFound, ApiRefused or ApiBusy for a refusal."""
         path = self._path(url)
         self._tell("before", method, path)
         self.calls += 1

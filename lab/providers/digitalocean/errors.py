@@ -14,6 +14,7 @@ from typing import Any
 from lab.model import NodeError
 
 _SHOWN_TEXT = 500
+_BUSY = (409, 422, 423)
 
 
 class ApiError(NodeError):
@@ -37,7 +38,15 @@ class ApiNotFound(ApiError):
 
 
 class ApiRefused(ApiError):
-    """The API refused the request for good (a 4xx other than 404, 408 and 429); nothing was done."""
+    """The API refused the request (a 4xx other than 404, 408 and 429), for good unless ApiBusy; nothing was done."""
+
+
+class ApiBusy(ApiRefused):
+    """A DELETE was refused for the moment (409, 422 or 423): another action on the object has not ended.
+
+    A DELETE carries no value that could be wrong. While a droplet is being made or deleted the answer is 422, "Droplet
+    already has a pending event." (hashicorp/packer#1814); the same request works once that action has ended.
+    """
 
 
 class ApiAmbiguous(ApiError):
@@ -105,9 +114,12 @@ def scope_of(method: str, path: str) -> str:
 
 
 def refusal(method: str, path: str, status: int, problem: Problem) -> ApiError:
-    """The error for a 4xx that no repeat would change: ApiNotFound for 404, else ApiRefused."""
+    """The error for a 4xx that is not the limit of requests: ApiNotFound for 404, else ApiRefused, or its ApiBusy."""
     if status == 404:
         return ApiNotFound(asked(method, path, status, problem), **_facts(status, problem))
+    if method == "DELETE" and status in _BUSY:
+        advice = "Nothing was changed: something else is being done with it; ask again in a while."
+        return ApiBusy(f"{asked(method, path, status, problem)}. {advice}", **_facts(status, problem))
     if status == 401:
         advice = "The token is wrong, expired or revoked: make one in the control panel (API, Tokens) and set it."
     elif status == 403 and "lock" in problem.message.lower():

@@ -10,16 +10,20 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from lab.host import Deadline
 from lab.model import LabError, LeftBehind, NodeError
 from lab.providers.digitalocean import names
-from lab.providers.digitalocean.api import Api, ApiNotFound
+from lab.providers.digitalocean.api import Api, ApiBusy, ApiNotFound
 from lab.providers.digitalocean.names import CloudName
 
 GONE_S = 300.0
-"""How long a droplet may take to go; one with an action pending ignores deletes until that has ended."""
+"""How long a droplet may take to go; one with an action pending refuses or ignores deletes until that has ended."""
+
+BUSY_S = 60.0
+"""How long a key, a firewall or a tag is asked to go that is refused for the moment; no action on them is known."""
 
 POLL_S = 2.0
 
@@ -136,9 +140,10 @@ def lone_tags(api: Api, found: Iterable[CloudName]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remover:
-    """Removes what carries a name. ``sleep`` and ``clock`` (monotonic seconds) are the machine's own."""
+    """Removes what carries a name. ``progress`` is told what is waited for; ``clock`` is in monotonic seconds."""
 
     api: Api
+    progress: Callable[[str], None]
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
@@ -177,44 +182,75 @@ class Remover:
         """Delete, again and again, until neither id nor list shows one; ``left.droplets`` keeps those that stay."""
         deadline = Deadline.after(GONE_S, self.clock)
         settled = Deadline.after(settle_s, self.clock)
+        refusals: dict[int, str] = {}
         while True:
             # First what is known: when a person waits for the end, the deletes are out before any list is read.
-            for number in sorted(left.droplets):
-                self.api.delete_droplet(number)
+            self._ask_to_go(left.droplets, refusals)
             found = droplets_of(self.api, left.name) - left.droplets
             left.droplets |= found
-            for number in sorted(found):
-                self.api.delete_droplet(number)
-            left.droplets -= {number for number in left.droplets if not self._is_there(number)}
+            self._ask_to_go(found, refusals)
+            states = {number: self._state(number) for number in sorted(left.droplets)}
+            left.droplets = {number for number, state in states.items() if state is not None}
             # A list may go on showing for a while what is gone already.
             if not left.droplets and settled.remaining_s() <= 0:
                 return
             if left.droplets and deadline.remaining_s() <= 0:
-                raise NodeError(f"droplet {sorted(left.droplets)} is still there after {GONE_S:g} s of deleting")
+                told = [
+                    f"droplet {number} is still there after {GONE_S:g} s of deleting, with status {states[number]}"
+                    + (f"; its DELETE was last refused: {refusals[number]}" if number in refusals else "")
+                    for number in sorted(left.droplets)
+                ]
+                raise NodeError("; ".join(told))
             self.sleep(POLL_S)
 
-    def _is_there(self, number: int) -> bool:
+    def _ask_to_go(self, droplets: Iterable[int], refusals: dict[int, str]) -> None:
+        """One DELETE for each. ``refusals`` keeps what those were told that cannot go yet, and of no others."""
+        for number in sorted(droplets):
+            try:
+                self.api.delete_droplet(number)
+                refusals.pop(number, None)
+            except ApiBusy as error:
+                if number not in refusals:
+                    self.progress(f"droplet {number} cannot be deleted yet, trying for up to {GONE_S:g} s: {error}")
+                refusals[number] = str(error)
+
+    def _state(self, number: int) -> str | None:
+        """The droplet's status; None once it is gone."""
         try:
-            self.api.droplet(number)
+            return self.api.droplet(number).status
         except ApiNotFound:
-            return False
-        return True
+            return None
 
     def _keys(self, left: Holdings) -> None:
         # The list of keys may be asked for ten times a minute only.
         left.keys = left.keys or keys_of(self.api, left.name)
         for number in sorted(left.keys):
-            self.api.delete_key(number)
+            self._until_taken(partial(self.api.delete_key, number))
             left.keys.discard(number)
 
     def _firewalls(self, left: Holdings) -> None:
         left.firewalls = left.firewalls or firewalls_of(self.api, left.name)
         for number in sorted(left.firewalls):
-            self.api.delete_firewall(number)
+            self._until_taken(partial(self.api.delete_firewall, number))
             left.firewalls.discard(number)
 
     def _tag(self, name: CloudName) -> None:
         strangers = [droplet.name for droplet in self.api.droplets(name.tag) if names.parse(droplet.name) != name]
         if strangers:
             raise NodeError(f"tag {name.tag} is carried by {', '.join(strangers)}, which is not ours")
-        self.api.delete_tag(name.tag)
+        self.delete_tag(name.tag)
+
+    def delete_tag(self, tag: str) -> None:
+        """Delete the tag, not what carries it. NodeError when the API goes on refusing that."""
+        self._until_taken(partial(self.api.delete_tag, tag))
+
+    def _until_taken(self, delete: Callable[[], None]) -> None:
+        """Ask until it is not refused for the moment any more; the last refusal is raised once ``BUSY_S`` are over."""
+        deadline = Deadline.after(BUSY_S, self.clock)
+        while True:
+            try:
+                return delete()
+            except ApiBusy:
+                if deadline.remaining_s() <= 0:
+                    raise
+            self.sleep(POLL_S)

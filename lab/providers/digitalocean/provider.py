@@ -300,7 +300,10 @@ class DigitalOceanProvider:
         self.down(place.id)
 
     def _remove(self, known: Holdings, *, settle_s: float = 0.0) -> None:
-        Remover(api=self._api, sleep=self._sleep, clock=self._clock).remove(known, settle_s=settle_s)
+        self._remover().remove(known, settle_s=settle_s)
+
+    def _remover(self) -> Remover:
+        return Remover(api=self._api, progress=self._progress, sleep=self._sleep, clock=self._clock)
 
     def records(self) -> list[NodeRecord]:
         """See :class:`lab.providers.contract.Provider`: what the account shows, and folders it knows nothing of."""
@@ -383,7 +386,7 @@ class DigitalOceanProvider:
             expires = names.expiry_of_tag(tag)
             if expires is not None and expires <= now and not self._api.droplets(tag):
                 if not dry_run:
-                    self._api.delete_tag(tag)
+                    self._remover().delete_tag(tag)
                 removed.append(f"tag {tag}")
         return removed
 
