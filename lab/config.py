@@ -26,7 +26,7 @@ class NodeOptions:
     """What kind of node is wanted; each provider reads the fields that concern it.
 
     ``host`` is ``user@addr[:port]``, ``known_hosts`` the file with its keys (None: where ssh(1) looks); ``allow_from``
-    an address or network that may reach a droplet's SSH port (None: this machine's own public address). ``vcpus`` and
+    the one address that may reach a droplet's SSH port (None: this machine's own public address). ``vcpus`` and
     ``memory_mib`` are for local guests.
     """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import ipaddress
 import math
 import os
 import re
@@ -22,6 +21,7 @@ from lab.config import NodeOptions, RunConfig, make_cells, token_of
 from lab.distros.registry import DISTROS
 from lab.model import UsageError
 from lab.providers import folders
+from lab.providers.digitalocean.address import one_address
 from lab.providers.registry import PROVIDERS
 from lab.stages import registry
 
@@ -267,15 +267,6 @@ def _provider(flags: Flags) -> str:
 def _node_options(flags: Flags, provider: str) -> NodeOptions:
     if provider != "ssh" and (flags.identity is not None or flags.known_hosts is not None or flags.accept_kubernetes):
         raise UsageError("--identity, --known-hosts and --accept-kubernetes belong to --host")
-    if flags.allow_from is not None:
-        try:
-            network = ipaddress.IPv4Network(flags.allow_from)
-        except ValueError as error:
-            raise UsageError(
-                f"--allow-from {flags.allow_from}: give an IPv4 address or network, as droplets are reached: {error}"
-            ) from error
-        if network.prefixlen == 0:
-            raise UsageError(f"--allow-from {flags.allow_from}: that is everybody; give your own address or network")
     return NodeOptions(
         ssh_port=flags.ssh_port,
         host=flags.host,
@@ -285,7 +276,7 @@ def _node_options(flags: Flags, provider: str) -> NodeOptions:
         size=flags.size,
         region=flags.region,
         image=flags.image,
-        allow_from=flags.allow_from,
+        allow_from=None if flags.allow_from is None else one_address(flags.allow_from),
     )
 
 

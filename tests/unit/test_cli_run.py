@@ -72,6 +72,13 @@ def program(bench, *words, script="from lab.cli.main import run; run()", **setti
         (["--versions", VERSION, "--max-minutes", "0"], ["--max-minutes 0", "above 0"]),
         (["--versions", VERSION, "--max-minutes", "nan"], ["--max-minutes nan", "above 0"]),
         (["--versions", VERSION, "--ssh-port", "65536"], ["--ssh-port 65536", "1 to 65535"]),
+        (["--versions", VERSION, "--allow-from", "0.0.0.0/1"], ["let in 2147483648 addresses", "give one"]),
+        (["--versions", VERSION, "--allow-from", "0.0.0.0/0"], ["0.0.0.0/0", "let in 4294967296 addresses"]),
+        (["--versions", VERSION, "--allow-from", "198.51.100.6/31"], ["198.51.100.6/31", "let in 2 addresses"]),
+        (["--versions", VERSION, "--allow-from", "0.0.0.0"], ["0.0.0.0", "address of no machine"]),
+        (["--versions", VERSION, "--allow-from", "198.51.100.7/24"], ["198.51.100.7/24", "give one IPv4 address"]),
+        (["--versions", VERSION, "--allow-from", "2001:db8::1"], ["2001:db8::1", "give one IPv4 address"]),
+        (["--versions", VERSION, "--allow-from", "me"], ["--allow-from me", "from which this machine reaches"]),
         (["--versions", VERSION, "--project", "/nowhere"], ["/nowhere", "not a lab project", "--project DIR"]),
     ],
 )

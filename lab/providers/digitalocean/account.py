@@ -7,7 +7,7 @@ from functools import partial
 
 from lab.config import NodeOptions
 from lab.model import NodeError, UsageError
-from lab.providers.digitalocean.address import public_address
+from lab.providers.digitalocean.address import one_address, public_address
 from lab.providers.digitalocean.api import Api, ApiRefused
 from lab.providers.digitalocean.names import TAG_PREFIX
 from lab.providers.digitalocean.records import Size
@@ -35,11 +35,11 @@ class Catalogue:
         return self._size
 
     def allow_from(self) -> str:
-        """The one network that may reach SSH: what the user said, or this machine's public address."""
+        """The one address that may reach SSH, as a /32: what the user said, or this machine's public address."""
         if self._allow_from is None:
             given = self._options.allow_from
-            self._allow_from = given if given is not None else public_address(self._address_url)
-        return self._allow_from if "/" in self._allow_from else f"{self._allow_from}/32"
+            self._allow_from = one_address(given) if given is not None else public_address(self._address_url)
+        return f"{self._allow_from}/32"
 
     def check(self) -> None:
         """UsageError or NodeError, one sentence, for everything that would fail later or cost money for nothing."""
