@@ -17,8 +17,9 @@ import shutil
 import signal
 import subprocess
 import tarfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -115,6 +116,22 @@ class Deadline:
     def sooner(self, seconds: float) -> Deadline:
         """This deadline or ``seconds`` from now, whichever comes first."""
         return Deadline(min(self.at_s, self.clock() + seconds), self.clock)
+
+
+QUIET_S = 3.0
+"""How long something may take before a person is told what is waited for."""
+
+
+@contextlib.contextmanager
+def told_when_long(text: str, say: Callable[[str], None], after_s: float = QUIET_S) -> Iterator[None]:
+    """Say ``text`` once, from a thread of its own, when the block takes longer than ``after_s``."""
+    timer = threading.Timer(after_s, say, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def wait_until(

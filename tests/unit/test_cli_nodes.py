@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import time
 
 import pytest
 
 from lab import processes
+from lab.model import NodeError
 from lab.providers import folders
+from lab.providers.digitalocean.api import Api
 from lab.providers.qemu.provider import QemuProvider
 from lab.providers.registry import PROVIDERS
+from tests.cloud_processes import closed_port
 from tests.digitalocean_api import LocalDigitalOcean
 from tests.projects import make_bench
 from tests.ssh_server import SshServer
@@ -336,6 +340,26 @@ class TestSeveralProviders:
         assert "used-r1" in ended.out
         assert "401" in ended.err
         assert "dop_v1_of_nobody_at_all" not in ended.err
+
+    @pytest.mark.parametrize(
+        "words", [["nodes"], ["gc"], ["gc", "--json"], ["plan", "--versions", "v1.36.3", "--provider", "digitalocean"]],
+        ids=" ".join,
+    )  # fmt: skip
+    def test_why_it_takes_so_long_is_told_when_the_cloud_cannot_be_reached(self, bench, monkeypatch, words):
+        told = []
+
+        def sleep(seconds):
+            # In the first pause of many, a second after the first failure.
+            told.append(bench.capfd.readouterr())
+            raise NodeError("enough")
+
+        monkeypatch.setenv("DIGITALOCEAN_TOKEN", "dop_v1_of_nobody_at_all")
+        monkeypatch.setenv("LAB_DIGITALOCEAN_API", f"http://127.0.0.1:{closed_port()}/v2/")
+        monkeypatch.setitem(Api.__init__.__kwdefaults__, "sleep", sleep)
+        assert bench.lab(*words).code == 5
+        ((out, err),) = told
+        assert out == ""
+        assert re.search(r"^DigitalOcean GET /v2/\w+: .*refused.*; asking again for up to \d+ s$", err, re.MULTILINE)
 
     def test_a_local_node_can_be_removed(self, bench, guests, no_cloud):
         guest = guests.make("late", owner="dead")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
+import re
 import socket
 import ssl
 import traceback
@@ -17,10 +18,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from lab.model import NodeError, UsageError
+from lab.providers.digitalocean import client
 from lab.providers.digitalocean.api import Api, ApiAmbiguous, ApiError, ApiRefused, ApiUnavailable
 from tests.digitalocean_script import (
+    BROKEN,
     BUSY,
     DROP,
+    GONE,
     HANG,
     HTML,
     ORDER,
@@ -238,6 +242,55 @@ def test_a_token_that_fits_in_no_header_is_refused_and_not_shown(token):
 def test_there_is_always_a_timeout(timeout_s):
     with pytest.raises(UsageError, match="timeout"):
         Api(TOKEN, request_timeout_s=timeout_s)
+
+
+# --- what is told meanwhile -------------------------------------------------------------------------------------------
+
+
+def test_what_is_waited_for_is_told_at_the_first_failure_and_once(server, clock):
+    moments = []
+    api = Api(
+        TOKEN, f"{server.origin}/v2/", sleep=clock.sleep, clock=clock,
+        progress=lambda text: moments.append((clock.now, text)),
+    )  # fmt: skip
+    start = clock.now
+    server.expect("GET", "tags", *[BROKEN] * 3, one_page("tags"))
+    with contextlib.closing(api):
+        assert api.tags() == []
+
+    ((now, text),) = moments
+    assert now == start
+    assert re.fullmatch(r"DigitalOcean GET /v2/tags: status 500, .*; asking again for up to 90 s", text)
+
+
+def test_an_answer_that_does_not_come_is_told_while_it_is_waited_for(server, clock, monkeypatch):
+    waits = []
+
+    @contextlib.contextmanager
+    def told_when_long(text, say):
+        waits.append(text)
+        yield
+
+    monkeypatch.setattr(client, "told_when_long", told_when_long)
+    api = Api(TOKEN, f"{server.origin}/v2/", sleep=clock.sleep, clock=clock, progress=lambda text: None)
+    server.expect("GET", "tags", BROKEN, BROKEN, one_page("tags"))
+    with contextlib.closing(api):
+        api.tags()
+
+    host = server.origin.removeprefix("http://")
+    assert waits == [f"waiting for {host} to answer GET /v2/tags (up to 20 s)"], "of repeats a line was printed before"
+
+
+def test_a_request_that_is_not_repeated_tells_nothing(server, clock):
+    said = []
+    api = Api(TOKEN, f"{server.origin}/v2/", sleep=clock.sleep, clock=clock, progress=said.append)
+    server.expect("GET", "tags", GONE)
+    server.expect("POST", "tags", DROP)
+    with contextlib.closing(api):
+        for call in (api.tags, lambda: api.create_tag("t")):
+            with pytest.raises(ApiError):
+                call()
+    assert said == []
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

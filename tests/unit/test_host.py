@@ -17,9 +17,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab import processes
-from lab.host import UNPACK, Command, Completed, Deadline, LocalHost, failure_text, put_texts, wait_until
+from lab.host import (
+    UNPACK,
+    Command,
+    Completed,
+    Deadline,
+    LocalHost,
+    failure_text,
+    put_texts,
+    told_when_long,
+    wait_until,
+)
 from lab.model import CommandError, Interrupted, NodeError, WaitTimeout
 from tests.fakes import FakeClock, FakeHost, Reply
+
+
+class TestToldWhenLong:
+    def test_what_takes_long_is_told_once_and_while_it_lasts(self):
+        said, told = [], threading.Event()
+
+        def say(text):
+            said.append(text)
+            told.set()
+
+        with told_when_long("waiting for an answer", say, after_s=0.01):
+            assert told.wait(60)
+        assert said == ["waiting for an answer"]
+
+    def test_what_is_quick_is_not(self):
+        said = []
+        before = threading.active_count()
+        with told_when_long("waiting", said.append, after_s=3600):
+            (timer,) = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+        timer.join(60)
+        assert said == []
+        assert threading.active_count() == before
+
+    def test_an_error_passes_through_and_ends_the_waiting(self):
+        with pytest.raises(NodeError), told_when_long("waiting", pytest.fail, after_s=3600):
+            raise NodeError("no")
 
 
 class TestDeadline:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from lab.config import NodeOptions
+from lab.host import told_when_long
 from lab.model import NodeError, UsageError
 from lab.providers.digitalocean.address import one_address, public_address
 from lab.providers.digitalocean.api import Api, ApiRefused
@@ -16,8 +17,11 @@ from lab.providers.digitalocean.records import Size
 class Catalogue:
     """Size, region, image and account, each asked for once."""
 
-    def __init__(self, api: Api, options: NodeOptions, address_url: str | None) -> None:
+    def __init__(
+        self, api: Api, options: NodeOptions, address_url: str | None, progress: Callable[[str], None]
+    ) -> None:
         self._api = api
+        self._progress = progress
         self._options = options
         self._address_url = address_url
         self._size: Size | None = None
@@ -38,8 +42,12 @@ class Catalogue:
         """The one address that may reach SSH, as a /32: what the user said, or this machine's public address."""
         if self._allow_from is None:
             given = self._options.allow_from
-            self._allow_from = one_address(given) if given is not None else public_address(self._address_url)
+            self._allow_from = one_address(given) if given is not None else self._own_address()
         return f"{self._allow_from}/32"
+
+    def _own_address(self) -> str:
+        with told_when_long("waiting for a service that tells this machine's public address", self._progress):
+            return public_address(self._address_url)
 
     def check(self) -> None:
         """UsageError or NodeError, one sentence, for everything that would fail later or cost money for nothing."""

@@ -54,6 +54,7 @@ class Api:
 
     ``end_point`` ends in ``/v2/`` and is https, except on loopback. ``request_timeout_s`` bounds the connecting and
     each wait for bytes of one request; ``retry_s`` bounds the repeats of one request. ``hook`` is for tests of crashes.
+    ``progress`` is told what is waited for while there is no answer (None: nobody is).
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Api:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         hook: Hook | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> None:
         self._client = Client(
             token,
@@ -75,6 +77,7 @@ class Api:
             sleep=sleep,
             clock=clock,
             hook=hook,
+            progress=progress,
         )
 
     @property

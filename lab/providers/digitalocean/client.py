@@ -15,6 +15,7 @@ import json
 import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
 
@@ -25,8 +26,9 @@ from requests.auth import AuthBase
 from urllib3.exceptions import NewConnectionError
 
 from lab import __version__
+from lab.host import told_when_long
 from lab.model import JSON, UsageError
-from lab.providers.digitalocean.errors import ApiAmbiguous, ApiUnavailable, Problem, failure, refusal, shown
+from lab.providers.digitalocean.errors import ApiAmbiguous, ApiUnavailable, Problem, asked, failure, refusal, shown
 
 Hook = Callable[[str, str, str], None]
 """Called with ``before`` or ``after``, the method and the path (no query), around each HTTP request."""
@@ -92,6 +94,7 @@ class Client(Manager):  # type: ignore[misc]
         sleep: Callable[[float], None],
         clock: Callable[[], float],
         hook: Hook | None,
+        progress: Callable[[str], None] | None,
     ) -> None:
         super().__init__(token=_checked_token(token), end_point=_checked_end_point(end_point))
         if not request_timeout_s > 0:
@@ -102,6 +105,7 @@ class Client(Manager):  # type: ignore[misc]
         self._sleep = sleep
         self._clock = clock
         self._hook = hook
+        self._progress = progress
         self._session = self._new_session()
 
     def _new_session(self) -> requests.Session:
@@ -118,13 +122,15 @@ class Client(Manager):  # type: ignore[misc]
     def exchange(self, method: str, url: str, params: JSON) -> Answer:
         """Ask until there is a sound answer, an error that no repeat would change, or the time is up.
 
-        ``retry_s`` is for this one request (one page of a list), the waits included.
+        ``retry_s`` is for this one request (one page of a list), the waits included. ``progress`` is told why it is
+        repeated, and within seconds that an answer is waited for.
         """
         secrets = _secrets(self.token, params)
         start = self._clock()
         pause, tries, unknown = _FIRST_PAUSE_S, 0, False
         while True:
-            outcome = self._once(method, url, params, secrets)
+            with self._patience(method, url, tries):
+                outcome = self._once(method, url, params, secrets)
             if isinstance(outcome, Answer):
                 return outcome
             tries += 1
@@ -138,8 +144,19 @@ class Client(Manager):  # type: ignore[misc]
                 advice += _LOOK_FIRST if unknown else "Nothing was changed: try again later."
                 kind = ApiAmbiguous if unknown else ApiUnavailable
                 raise failure(kind, method, self._path(url), outcome.status, outcome.problem, advice)
+            if tries == 1 and self._progress is not None:
+                what = asked(method, self._path(url), outcome.status, outcome.problem)
+                self._progress(f"{what}; asking again for up to {left:.0f} s")
             self._sleep(wait)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _patience(self, method: str, url: str, tries: int) -> AbstractContextManager[None]:
+        """Inside, a person learns what is waited for when the first answer takes longer than a moment."""
+        if self._progress is None or tries:
+            return nullcontext()
+        host = urlsplit(self._url(url)).netloc
+        text = f"waiting for {host} to answer {method} {self._path(url)} (up to {self._request_timeout_s:g} s)"
+        return told_when_long(text, self._progress)
 
     def _url(self, url: str) -> str:
         return urljoin(str(self.end_point), url)

@@ -84,12 +84,12 @@ class DigitalOceanProvider:
                 raise UsageError(
                     "no token for DigitalOcean: set DIGITALOCEAN_TOKEN (scopes: see README.md), or use --provider qemu"
                 )
-            self._made_api = Api(self._token, self._end_point)
+            self._made_api = Api(self._token, self._end_point, progress=self._progress)
         return self._made_api
 
     def _prices(self) -> Catalogue:
         if self._catalogue is None:
-            self._catalogue = Catalogue(self._api, self._options, self._address_url)
+            self._catalogue = Catalogue(self._api, self._options, self._address_url, self._progress)
         return self._catalogue
 
     def check(self, nodes: int) -> None:
