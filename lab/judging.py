@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 from lab import claims as claim_rules
 from lab.claims import Claim
 from lab.manifests import Manifests
-from lab.model import GATED, JSON, Cell, Interrupted, LabError, Stamp, Verdict, sha256_text
-from lab.parse.node_facts import feature_gates
+from lab.model import GATED, JSON, Cell, Interrupted, LabError, Missing, Stamp, Verdict, sha256_text
+from lab.parse.node_facts import feature_gates, kubelet_version, told_gate
+from lab.qos import CLASS_GATES, FIX_GATE, POD_LEVEL_GATE
 from lab.stages.contract import Stage
 
 PROBLEM = "problem.txt"
@@ -52,10 +54,11 @@ def judge(
 ) -> tuple[JSON | None, JSON]:
     """Observation and verdict record of one attempt. What ended the collection early, if anything, is in PROBLEM."""
     observation, reading = observe(stage, raw)
-    contradiction = gate_contradiction(cell, raw)
-    seen = observation is not None and not contradiction
+    another = other_than(cell, raw)
+    seen = observation is not None and not another
     view, viewing = _read(stage, stage.view, observation or {}) if seen else (None, "")
-    trouble = "; ".join(text for text in (raw.get(PROBLEM, "").strip(), reading, contradiction, viewing) if text)
+    reasons = dict.fromkeys((raw.get(PROBLEM, "").strip(), reading, another, viewing))
+    trouble = "; ".join(text for text in reasons if text)
     verdicts = [
         claim_rules.judge(claim, cell, view, trouble)
         for claim in claims
@@ -64,19 +67,55 @@ def judge(
     return observation, verdict_record(stage, verdicts, trouble)
 
 
-def gate_contradiction(cell: Cell, raw: Mapping[str, str]) -> str:
-    """What a component's own metrics say against the gates of this cell; empty when nothing does."""
-    for component in GATED:
-        found = feature_gates(raw.get(f"gates-{component}.txt", ""))
-        base = cell.gate("PodLevelResources", component, cell.minor >= 34)
-        told = {"PodLevelResources": base}
-        if base:  # with it off, the gates that depend on it are switched off as well
-            fix = "PodLevelResourcesFixKubeletQOSClass"
-            told[fix] = cell.gate(fix, component, cell.minor >= 37)
-        for name, value in told.items():
-            if found.get(name, value) is not value:
-                return f"the {component} had {name}={str(found[name]).lower()}, which is not so in {cell.name}"
+def other_than(cell: Cell, raw: Mapping[str, str]) -> str:
+    """Why these texts do not show that API server and kubelet were those of this cell; empty when they do.
+
+    Every verdict rests on that, of whatever stage: on what both said of their versions and of the gates that decide the
+    class or that the cell names. What was not read of them is no proof, and no default takes its place.
+    """
+    try:
+        return _other_version(cell, raw) or _other_gates(cell, raw)
+    except Interrupted:
+        raise
+    except LabError as error:
+        return str(error)
+    except MALFORMED as error:
+        return f"what the components say of themselves could not be read: {type(error).__name__}: {error}"
+
+
+def _other_version(cell: Cell, raw: Mapping[str, str]) -> str:
+    found = {
+        "apiserver": json.loads(_said(raw, "apiserver-version.json"))["gitVersion"],
+        "kubelet": kubelet_version(_said(raw, "node-facts.txt")),
+    }
+    for component, version in found.items():
+        # A k3s release may be asked for by its Kubernetes version alone.
+        if cell.version not in (version, version.partition("+")[0]):
+            return f"the {component} was {version}, which is not {cell.name}"
     return ""
+
+
+def _other_gates(cell: Cell, raw: Mapping[str, str]) -> str:
+    for component in GATED:
+        found = feature_gates(_said(raw, f"gates-{component}.txt"))
+        told = {gate.name: gate.enabled for gate in cell.gates if gate.component in (None, component)}
+        told.setdefault(POD_LEVEL_GATE, cell.minor >= 34)
+        if told[POD_LEVEL_GATE]:  # with it off, the gates that depend on it are switched off as well
+            told.setdefault(FIX_GATE, True)
+        names = [*told, *(name for name in CLASS_GATES if name not in told)]
+        for name in names:
+            if cell.minor < CLASS_GATES.get(name, 0):
+                continue
+            seen = told_gate(found, name, component)
+            if told.get(name, seen) is not seen:
+                return f"the {component} had {name}={str(seen).lower()}, which is not so in {cell.name}"
+    return ""
+
+
+def _said(raw: Mapping[str, str], name: str) -> str:
+    if name not in raw:
+        raise Missing(f"{name} was not collected: nothing shows what ran")
+    return raw[name]
 
 
 def verdict_record(stage: Stage, verdicts: Sequence[Verdict], problem: str) -> JSON:

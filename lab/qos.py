@@ -32,6 +32,8 @@ from lab.qos_defaults import (
 POD_LEVEL_GATE = "PodLevelResources"
 FIX_GATE = "PodLevelResourcesFixKubeletQOSClass"
 DEFAULTING_GATE = "PodLevelResourcesFixDefaulting"
+CLASS_GATES = {POD_LEVEL_GATE: 32, FIX_GATE: 37}
+"""The gates that decide the class of a stored pod, with the minor that brought each."""
 
 
 class Behaviour(enum.Enum):

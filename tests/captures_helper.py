@@ -25,7 +25,7 @@ from lab.host import Command
 from lab.judging import judge
 from lab.kubectl import Kubectl
 from lab.manifests import Manifests
-from lab.model import Cell, Gate
+from lab.model import GATED, Cell, Gate
 from lab.phases import Phases
 from lab.providers.contract import Node
 from lab.stages import registry
@@ -186,6 +186,50 @@ def cut(name: str, part: float = 0.5) -> Callable[[Raw], None]:
         raw[name] = raw[name][: int(len(raw[name]) * part)]
 
     return change
+
+
+def emptied(name: str) -> Callable[[Raw], None]:
+    """Change that leaves a file without a text, as a read-back that failed does."""
+    return lambda raw: raw.update({name: ""})
+
+
+def gate_unread(component: str, gate: str) -> Callable[[Raw], None]:
+    """Change that takes one gate out of what a component's metrics said."""
+
+    def change(raw: Raw) -> None:
+        name = f"gates-{component}.txt"
+        raw[name] = "".join(line for line in raw[name].splitlines(True) if f'name="{gate}"' not in line)
+
+    return change
+
+
+def nothing_shows_the_cell(claims: Sequence[str], fixed: str | None = None) -> list[Mutant]:
+    """Mutants of what the components said of themselves, which leave ``claims`` (all of a stage) without a proof.
+
+    ``fixed`` is one that is made only where there is a gate of the fix.
+    """
+    unknown = dict.fromkeys(claims, "UNKNOWN")
+    files = ("gates-apiserver.txt", "gates-kubelet.txt", "node-facts.txt", "apiserver-version.json")
+    found = [Mutant(name=f"{name} deleted", change=without(name), verdicts=unknown) for name in files]
+    found += [Mutant(name=f"{name} emptied", change=emptied(name), verdicts=unknown) for name in files]
+    for component in GATED:
+        found.append(
+            Mutant(
+                name=f"PodLevelResources not read of the {component}",
+                change=gate_unread(component, "PodLevelResources"),
+                verdicts=unknown,
+            )
+        )
+        if fixed is not None:
+            found.append(
+                Mutant(
+                    name=f"gate of the fix not read of the {component}",
+                    change=gate_unread(component, "PodLevelResourcesFixKubeletQOSClass"),
+                    verdicts=unknown,
+                    only_where=fixed,
+                )
+            )
+    return found
 
 
 # --- a cluster for collect --------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ import pytest
 from lab.distros.contract import Cluster
 from lab.host import UNPACK, Command, Completed, Deadline, failure_text, wait_until
 from lab.kubectl import Kubectl
-from lab.model import Cell, CommandError, LeftBehind, TransportError, UsageError, WaitTimeout
+from lab.model import GATED, Cell, CommandError, LeftBehind, TransportError, UsageError, WaitTimeout
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 
 
@@ -320,11 +321,31 @@ MUST_AGREE = {
 }
 
 
+def said_by(cell: Cell) -> dict[str, str]:
+    """What the components of a cell say of themselves, as far as a verdict rests on it, by the name of the raw text."""
+
+    def gates(component: str) -> str:
+        base = cell.gate("PodLevelResources", component, cell.minor >= 34)
+        on = {"PodLevelResources": base}
+        if cell.minor >= 37:
+            on["PodLevelResourcesFixKubeletQOSClass"] = base
+        on |= {gate.name: gate.enabled for gate in cell.gates if gate.component in (None, component)}
+        line = 'kubernetes_feature_enabled{{name="{}",stage="BETA"}} {:d}\n'
+        return "".join(line.format(name, value) for name, value in sorted(on.items()))
+
+    return {
+        "node-facts.txt": f"lab node-facts 1\n== kubelet\nKubernetes {cell.version}\n== end\n",
+        "apiserver-version.json": json.dumps({"gitVersion": cell.version}),
+        **{f"gates-{component}.txt": gates(component) for component in GATED},
+    }
+
+
 @dataclass(kw_only=True)
 class FakeDistro:
     """A distribution whose cluster is made of fake hosts.
 
     kubectl runs on ``controller``; ``program`` is how its calls start. ``saved`` lists the folders given to save_logs.
+    Its components say of themselves what :func:`said_by` gives, but for what is in ``facts_texts``.
     """
 
     name: str = "upstream"
@@ -333,7 +354,7 @@ class FakeDistro:
     binaries: Mapping[str, Path] = field(default_factory=dict)
     must_agree: Mapping[str, str] = field(default_factory=lambda: dict(MUST_AGREE))
     shown: Mapping[str, str] = field(default_factory=lambda: {"kernel": "7.2.12", "runc": "1.3.6"})
-    facts_texts: Mapping[str, str] = field(default_factory=lambda: {"node-facts.txt": "lab node-facts 1\n== end\n"})
+    facts_texts: Mapping[str, str] = field(default_factory=dict)
     own_cpu_s: Callable[[], Mapping[str, float]] = dict
     saved: list[Path] = field(default_factory=list)
     installed: dict[str, Cell] = field(default_factory=dict)
@@ -376,7 +397,7 @@ class FakeDistro:
             credentials_folder="/etc/lab",
             must_agree=self.must_agree,
             shown=self.shown,
-            facts_texts=self.facts_texts,
+            facts_texts={**said_by(cell), **self.facts_texts},
             own_cpu_s=self.own_cpu_s,
         )
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lab.model import ParseError
-from lab.parse.node_facts import NodeFacts, feature_gates, parse_node_facts
-from lab.qos import Behaviour, behaviour_for
+from lab.parse.node_facts import NodeFacts, feature_gates, parse_node_facts, told_gate
+from lab.qos import CLASS_GATES, FIX_GATE, POD_LEVEL_GATE, Behaviour, behaviour_for
 
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 """From this priority on a pod is critical (pkg/apis/scheduling/types.go, IsCriticalPod)."""
@@ -51,16 +51,11 @@ def container_id(pod: Mapping[str, Any]) -> str | None:
 def behaviour_on(raw: Mapping[str, str]) -> tuple[Behaviour, NodeFacts]:
     """How this node's API server classifies pods, from what the components said of themselves.
 
-    The class of a pod that comes from the API server is the API server's; its gates decide.
+    The class of a pod that comes from the API server is the API server's; its gates decide. Missing when its metrics
+    do not list a gate that decides on this version.
     """
     facts = parse_node_facts(raw["node-facts.txt"])
     gates = feature_gates(raw["gates-apiserver.txt"])
     minor = int(facts.kubelet.split(".")[1])
-    return (
-        behaviour_for(
-            minor,
-            gates.get("PodLevelResources", minor >= 34),
-            gates.get("PodLevelResourcesFixKubeletQOSClass", minor >= 37),
-        ),
-        facts,
-    )
+    told = {name: told_gate(gates, name, "apiserver") for name, since in CLASS_GATES.items() if minor >= since}
+    return behaviour_for(minor, told.get(POD_LEVEL_GATE, False), told.get(FIX_GATE, False)), facts

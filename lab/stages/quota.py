@@ -54,13 +54,20 @@ def _wait_filled(ctx: StageContext) -> None:
 
 
 def parse(raw: Raw) -> Observation:
-    """Per pod and way of asking: ``admitted``, ``refused`` (by this quota), and the server's message."""
+    """Per pod and way of asking: ``admitted``, ``refused`` (by this quota), and the server's message.
+
+    ParseError when the quota is not there, before and after, as the answers rest on it.
+    """
     try:
         texts = {(name, kind): raw.get(f"answer-{name}-{kind}.json") for name in PODS for kind in ("dry_run", "create")}
         answers = {key: json.loads(text) for key, text in texts.items() if text is not None}
         stored = {item["metadata"]["name"] for item in json.loads(raw["pods-after.json"])["items"]}
+        quotas = [json.loads(raw[name]) for name in ("quota.json", "quota-after.json")]
+        forbidding = [(quota["spec"]["scopes"], quota["status"]["hard"]["pods"]) for quota in quotas]
     except (ValueError, KeyError, TypeError) as error:
         raise ParseError("quota answers", str(error)) from error
+    if forbidding != [(["BestEffort"], "0")] * 2:
+        raise ParseError("not a quota that forbids BestEffort pods, before and after", str(forbidding))
     pods: dict[str, Any] = {}
     for name in PODS:
         pods[name] = {"stored": name in stored}

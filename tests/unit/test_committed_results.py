@@ -9,6 +9,7 @@ import pytest
 from lab import claim_history, judging
 from lab.cli import shared
 from lab.cli.main import main
+from lab.model import GATED, Cell, Gate
 from lab.report import comparability
 from lab.stages import registry
 from lab.store import Store
@@ -36,6 +37,20 @@ def test_verdicts_are_those_of_todays_code_and_claims() -> None:
         observation, record = judging.judge(stage, attempt.cell, attempt.raw(), claims)
         assert observation == attempt.observation, attempt.path
         assert record == attempt.verdict, attempt.path
+
+
+@pytest.mark.parametrize("component", GATED)
+@pytest.mark.parametrize("stage", ["class", "kernel", "quota"])
+def test_a_leg_without_what_a_component_said_of_its_gates_is_unknown(stage: str, component: str) -> None:
+    """What is emptied here stood in no default: the gate of this leg is off."""
+    claims = claim_history.read(ROOT / "CLAIM.md").claims
+    cell = Cell(distro="upstream", version="v1.37.2", gates=(Gate.parse("PodLevelResourcesFixKubeletQOSClass=false"),))
+    (attempt,) = Store(RESULTS).attempts(cell=cell, stage=stage)
+    raw = attempt.raw()
+    for changed in ({**raw, f"gates-{component}.txt": ""}, {**raw, f"gates-{component}.txt": raw["node-facts.txt"]}):
+        _, record = judging.judge(registry.BY_NAME[stage], cell, changed, claims)
+        assert {entry["outcome"] for entry in record["verdicts"]} == {"UNKNOWN"}
+        assert f"what was read of the {component}'s metrics does not say whether PodLevelResources" in record["problem"]
 
 
 def test_stamps_are_those_of_todays_inputs_or_the_summary_says_that_they_are_stale() -> None:

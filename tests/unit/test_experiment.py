@@ -12,6 +12,7 @@ import pytest
 
 from lab import experiment, interrupts
 from lab.model import (
+    Cell,
     CommandError,
     Interrupted,
     LeftBehind,
@@ -23,11 +24,12 @@ from lab.model import (
 )
 from lab.stages import qos_class
 from tests.captures_helper import load
-from tests.fakes import FakeHost, Reply, kubectl_words
+from tests.fakes import FakeHost, Reply, kubectl_words, said_by
 from tests.projects import ROOT, commit_claims, fake_stage, make_bench, say
 
 pytestmark = pytest.mark.usefixtures("signals")
 
+PLAIN = Cell(distro="upstream", version="v1.36.3")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -78,7 +80,7 @@ def test_order_of_calls_and_what_is_stored(bench):
     attempt = bench.store.attempts(stage="fake")[0]
     assert attempt.countable
     assert attempt.extra == {"seed": 7, "node": one}
-    assert attempt.raw() == {"node-facts.txt": "lab node-facts 1\n== end\n", "number.txt": "1"}
+    assert attempt.raw() == {**said_by(PLAIN), "number.txt": "1"}
     assert attempt.environment.must_agree["provider"] == "fake"
     assert {name.partition("/")[0] for name in attempt.stamp.inputs} == {
         "stage", "collect_version", "manifest", "script", "param",
@@ -406,7 +408,7 @@ def test_a_signal_in_any_phase_removes_the_node(bench, phase, number):
     assert [cell["problem"] for cell in bench.record()["cells"]] == [f"stopped by {number.name}"]
     if phase == "collect":
         assert bench.store.attempts() == []
-        assert bench.partials() == [{"node-facts.txt": "lab node-facts 1\n== end\n", "number.txt": "1"}]
+        assert bench.partials() == [{**said_by(PLAIN), "number.txt": "1"}]
         assert {"kind": "unfinished", "attempt": "upstream-v1.36.3/fake/.0001.partial"} in bench.journal()
     else:
         assert bench.partials() == []
@@ -455,7 +457,7 @@ def test_a_signal_while_texts_are_read_is_no_fault_of_the_texts(bench):
     bench.use_stages(fake_stage("fake", parse=lambda _: signal.raise_signal(signal.SIGINT) or {}), fake_stage("other"))
     assert interrupted(bench) == "stopped by SIGINT"
     assert bench.store.attempts() == []
-    assert bench.partials() == [{"node-facts.txt": "lab node-facts 1\n== end\n", "number.txt": "1"}]
+    assert bench.partials() == [{**said_by(PLAIN), "number.txt": "1"}]
 
 
 def test_a_node_left_behind_by_an_interrupted_run_is_named(bench):

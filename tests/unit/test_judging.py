@@ -10,12 +10,14 @@ import pytest
 from lab import judging
 from lab.claims import Claim, parse_claims
 from lab.manifests import Manifests
-from lab.model import Cell, Interrupted, Missing, ParseError, sha256_text
+from lab.model import Cell, Gate, Interrupted, Missing, ParseError, sha256_text
 from lab.stages import cpu, eviction, qos_class, quota, registry
 from lab.stages.contract import Stage
 from tests.captures_helper import ROOT, cell_of, claims, edit_json, load, versions
+from tests.fakes import said_by
 
 CELL = Cell(distro="upstream", version="v1.36.3")
+SAID = said_by(CELL)
 OPTIONS = {"quick": False, "reps": 3, "order": "random"}
 
 
@@ -43,7 +45,7 @@ def claim(name: str = "is-three", **changed: str) -> Claim:
     ("text", "outcome"), [("3", "HELD"), ("4", "MISSED"), ("5", "MISSED"), ("6", "FALSIFIED"), ("x", "UNKNOWN")]
 )
 def test_one_number_to_a_verdict(text, outcome):
-    observation, record = judging.judge(stage(), CELL, {"number.txt": text}, [claim()])
+    observation, record = judging.judge(stage(), CELL, {**SAID, "number.txt": text}, [claim()])
 
     assert observation == (None if text == "x" else {"value": int(text)})
     assert [(entry["claim"], entry["outcome"]) for entry in record["verdicts"]] == [("is-three", outcome)]
@@ -80,11 +82,62 @@ def test_what_ended_the_collection_early_is_the_reason_when_nothing_was_read():
 
 
 def test_what_ended_the_collection_early_is_kept_beside_what_was_read():
-    raw = {judging.PROBLEM: "the node was lost", "number.txt": "3"}
+    raw = {**SAID, judging.PROBLEM: "the node was lost", "number.txt": "3"}
     observation, record = judging.judge(stage(), CELL, raw, [claim()])
 
     assert (observation, record["problem"]) == ({"value": 3}, "the node was lost")
     assert record["verdicts"][0]["outcome"] == "HELD"
+
+
+@pytest.mark.parametrize(
+    ("gates", "component", "line", "reason"),
+    [
+        ((), "kubelet", ("Resources", 1, 0), "the kubelet had PodLevelResources=false, which is not so in "),
+        (("MemoryQoS=false@kubelet",), "kubelet", ("MemoryQoS", 0, 1), "the kubelet had MemoryQoS=true, which is"),
+        (("MemoryQoS=false@kubelet",), "kubelet", ("MemoryQoS", 0, None), "does not say whether MemoryQoS is on (only"),
+    ],
+)
+def test_every_gate_of_the_cell_must_be_read_back_as_told(gates, component, line, reason):
+    cell = Cell(distro="upstream", version="v1.36.3", gates=tuple(Gate.parse(text) for text in gates))
+    raw = {**said_by(cell), "number.txt": "3"}
+    name, was, becomes = line
+    old = f'{name}",stage="BETA"}} {was}'
+    assert old in raw[f"gates-{component}.txt"]
+    new = "" if becomes is None else f'{name}",stage="BETA"}} {becomes}'
+    changed = {**raw, f"gates-{component}.txt": raw[f"gates-{component}.txt"].replace(old, new)}
+
+    assert judging.judge(stage(), cell, raw, [claim()])[1]["verdicts"][0]["outcome"] == "HELD"
+    verdict = judging.judge(stage(), cell, changed, [claim()])[1]["verdicts"][0]
+    assert verdict["outcome"] == "UNKNOWN"
+    assert reason in verdict["reason"]
+
+
+@pytest.mark.parametrize(
+    ("version", "api_server", "kubelet", "reason"),
+    [
+        ("v1.36.3", "v1.36.3", "v1.36.3", ""),
+        ("v1.36.3", "v1.36.3+k3s1", "v1.36.3+k3s1", ""),
+        ("v1.36.3+k3s2", "v1.36.3+k3s2", "v1.36.3+k3s2", ""),
+        ("v1.36.3", "v1.37.2", "v1.36.3", "the apiserver was v1.37.2, which is not upstream-v1.36.3"),
+        ("v1.36.3", "v1.36.3", "v1.36.4", "the kubelet was v1.36.4, which is not upstream-v1.36.3"),
+        ("v1.36.3+k3s2", "v1.36.3+k3s1", "v1.36.3+k3s2", "the apiserver was v1.36.3+k3s1, which is not upstream-"),
+    ],
+)
+def test_both_components_must_be_of_the_cells_version(version, api_server, kubelet, reason):
+    cell = Cell(distro="upstream", version=version)
+    said = said_by(dataclasses.replace(cell, version=kubelet))
+    said["apiserver-version.json"] = said_by(dataclasses.replace(cell, version=api_server))["apiserver-version.json"]
+    verdict = judging.judge(stage(), cell, {**said, "number.txt": "3"}, [claim()])[1]["verdicts"][0]
+
+    assert verdict["outcome"] == ("UNKNOWN" if reason else "HELD")
+    assert reason in verdict["reason"]
+
+
+def test_a_signal_while_it_is_read_what_ran_is_no_fault_of_the_texts(monkeypatch):
+    monkeypatch.setattr(judging, "feature_gates", raising(Interrupted("stopped by SIGTERM")))
+
+    with pytest.raises(Interrupted):
+        judging.judge(stage(), CELL, {**SAID, "number.txt": "3"}, [claim()])
 
 
 def test_judging_does_not_change_the_texts():
@@ -154,7 +207,7 @@ def test_a_fault_of_the_machine_or_a_signal_is_not_taken_for_one_of_the_text(err
 
 def test_an_observation_that_the_view_cannot_read_is_kept_and_unknown():
     entry = stage(view=lambda observation: {"value": observation["other"]})
-    observation, record = judging.judge(entry, CELL, {"number.txt": "3"}, [claim()])
+    observation, record = judging.judge(entry, CELL, {**SAID, "number.txt": "3"}, [claim()])
 
     assert observation == {"value": 3}
     assert record["verdicts"][0]["outcome"] == "UNKNOWN"

@@ -17,7 +17,7 @@ from lab import experiment, resume
 from lab.config import NodeOptions, RunConfig, make_cells
 from lab.model import NodeError, ResultsError, TransportError, UsageError
 from lab.run_records import earlier_phases
-from tests.fakes import MUST_AGREE
+from tests.fakes import MUST_AGREE, said_by
 from tests.killed_runs import Killing, looped
 from tests.projects import commit_claims, fake_stage
 
@@ -141,7 +141,7 @@ def test_what_another_node_says_of_itself_is_kept_beside_what_the_first_said(kil
     experiment.run(killing.config, made, resume.open_run(killing.bench.store, run_id))
     (attempt,) = killing.bench.store.attempts(stage="fake")
     second = attempt.extra["repetitions"]["3"]
-    assert attempt.raw()["node-facts.txt"] == "lab node-facts 1\n== end\n"
+    assert attempt.raw()["node-facts.txt"] == said_by(attempt.cell)["node-facts.txt"]
     assert attempt.extra["nodes"][second] == {"shown": {"kernel": "7.3"}, "texts": {"node-facts.txt": "another node\n"}}
     assert attempt.environment.shown["kernel"] == "7.2.12"
 

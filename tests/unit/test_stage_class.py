@@ -22,6 +22,7 @@ from tests.captures_helper import (
     exchange_words,
     load,
     mutant_cases,
+    nothing_shows_the_cell,
     observation_of,
     outcomes,
     verdict_record,
@@ -233,13 +234,11 @@ MUTANTS = [
         verdicts=unknown(*ALL),
     ),
     Mutant(name="pod list cut", change=cut("pods.json"), verdicts=unknown(*ALL)),
-    Mutant(
-        name="node facts empty", change=lambda raw: raw.update({"node-facts.txt": ""}), verdicts=unknown(*ALL)
-    ),
     *(
         Mutant(name=f"{name} missing", change=without(name), verdicts=unknown(*ALL))
-        for name in ("pods.json", "cgroups.jsonl", "node-facts.txt", "gates-apiserver.txt")
+        for name in ("pods.json", "cgroups.jsonl")
     ),
+    *nothing_shows_the_cell(ALL, "class-fixed"),
 ]
 
 

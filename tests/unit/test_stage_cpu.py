@@ -20,6 +20,7 @@ from tests.captures_helper import (
     edit_records,
     load,
     mutant_cases,
+    nothing_shows_the_cell,
     observation_of,
     outcomes,
     versions,
@@ -370,6 +371,7 @@ MUTANTS = [
     Mutant(name="a pair that was not run",
            change=lambda raw: edit_json(raw, "plan.json", lambda plan: plan["orders"].append([EMP, CTL])),
            verdicts=UNKNOWN),
+    *nothing_shows_the_cell(CLAIMS),
 ]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from tests.captures_helper import (
     edit_text,
     load,
     mutant_cases,
+    nothing_shows_the_cell,
     observation_of,
     outcomes,
     versions,
@@ -352,6 +353,7 @@ MUTANTS = [
     Mutant(name="a repetition that was planned and not run", change=one_more_repetition, verdicts=unknown(*ALL)),
     *(Mutant(name=f"{name} missing", change=without(name), verdicts=unknown(*ALL))
       for name in ("plan.json", "1-working-sets.jsonl", "1-pods-before.json", HOG, LOG, KERNEL)),
+    *nothing_shows_the_cell(ALL),
 ]  # fmt: skip
 
 

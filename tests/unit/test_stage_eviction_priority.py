@@ -25,6 +25,7 @@ from tests.captures_helper import (
     edit_records,
     load,
     mutant_cases,
+    nothing_shows_the_cell,
     outcomes,
     versions,
     without,
@@ -71,6 +72,7 @@ MUTANTS = [
         Mutant(name=f"{name} missing", change=without(name), verdicts=UNKNOWN)
         for name in ("plan.json", "1-working-sets.jsonl", "1-pods-before.json", "1-hog.jsonl", "1-kubelet.log")
     ),
+    *nothing_shows_the_cell([CLAIM]),
 ]
 
 

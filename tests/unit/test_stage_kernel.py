@@ -25,6 +25,7 @@ from tests.captures_helper import (
     load,
     mutant_cases,
     node_object,
+    nothing_shows_the_cell,
     observation_of,
     outcomes,
     versions,
@@ -336,7 +337,8 @@ MUTANTS = [
     Mutant(name="cgroup records of the future", change=replaced("cgroups.jsonl", '"version": 1', '"version": 2'),
            verdicts=unknown(*ALL)),
     *(Mutant(name=f"{name} missing", change=without(name), verdicts=unknown(*ALL))
-      for name in ("pods.json", "cgroups.jsonl", "node-facts.txt", "gates-apiserver.txt")),
+      for name in ("pods.json", "cgroups.jsonl")),
+    *nothing_shows_the_cell(ALL, "kernel-fixed"),
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from tests.captures_helper import (
     edit_text,
     load,
     mutant_cases,
+    nothing_shows_the_cell,
     observation_of,
     outcomes,
     versions,
@@ -194,6 +195,17 @@ def unstore(name: str):
     return lambda raw: edit_json(raw, "pods-after.json", edit)
 
 
+QUOTAS = ("quota.json", "quota-after.json")
+
+
+def rescope(name: str):
+    return lambda raw: edit_text(raw, name, '"BestEffort"', '"NotBestEffort"')
+
+
+def unfill(name: str):
+    return lambda raw: edit_json(raw, name, lambda data: data.pop("status"))
+
+
 def unknown(*names: str) -> dict[str, str]:
     return dict.fromkeys(names, "UNKNOWN")
 
@@ -238,6 +250,10 @@ MUTANTS = [
            verdicts=unknown(*ALL)),
     Mutant(name="stored pods cut", change=cut("pods-after.json"), verdicts=unknown(*ALL)),
     Mutant(name="stored pods missing", change=without("pods-after.json"), verdicts=unknown(*ALL)),
+    *(Mutant(name=f"{name} missing", change=without(name), verdicts=unknown(*ALL)) for name in QUOTAS),
+    *(Mutant(name=f"{name} of another scope", change=rescope(name), verdicts=unknown(*ALL)) for name in QUOTAS),
+    *(Mutant(name=f"{name} not filled", change=unfill(name), verdicts=unknown(*ALL)) for name in QUOTAS),
+    *nothing_shows_the_cell(ALL, "quota-fixed"),
 ]  # fmt: skip
 
 
