@@ -87,7 +87,9 @@ class Flags:
         int | None, typer.Option("--ssh-port", help="Port of a guest's or droplet's SSH (default: any free one; 22).")
     ] = None
     keep: Annotated[str, typer.Option("--keep", help="Keep the node afterwards: never, failed or always.")] = "never"
-    node: Annotated[str | None, typer.Option("--node", help="Use this kept node instead of a new one.")] = None
+    node: Annotated[
+        str | None, typer.Option("--node", help="Use this kept node, with its version and gates, not a new one.")
+    ] = None
     reuse_node: Annotated[
         bool, typer.Option("--reuse-node", help="One node for all versions; it must be as before in between.")
     ] = False

@@ -61,7 +61,10 @@ class Distro(Protocol):
         """Until the node is Ready and pods can be created."""
 
     def attach(self, node: Node, cell: Cell) -> Cluster:
-        """The cluster that an earlier run left on a kept node; UsageError when its version or gates differ."""
+        """The cluster that an earlier run left on a kept node; UsageError when its version or gates differ.
+
+        Also when nobody can say which gates it was told: see :mod:`lab.distros.kept`.
+        """
 
     def save_logs(self, cluster: Cluster | None, node: Node, folder: Path) -> None:
         """Fetch what helps to explain a failure; never raises a LabError."""

@@ -9,6 +9,7 @@ import yaml
 
 from lab import article
 from lab.artifacts import Binaries
+from lab.distros import kept
 from lab.distros.gates import with_dependents
 from lab.distros.k3s import known_gates, settings
 from lab.distros.k3s.distro import K3s
@@ -360,13 +361,27 @@ class TestAttachLogsUninstall:
                "--request-timeout=60s", "get", "--raw", "/version")  # fmt: skip
 
     def test_attach_reads_everything_back(self, bench):
+        kept.remember(bench.node, cell())
         bench.host.answer(self.VERSION, Reply(stdout='{"gitVersion": "v1.37.1+k3s1"}'))
         found = bench.distro.attach(bench.node, cell())
         assert found.shown["kubelet"] == "v1.37.1+k3s1"
         assert "/opt/lab/node-scripts/hog.py" in bench.host.files
         assert bench.host.transfers == []
 
+    @pytest.mark.parametrize(("was", "asked"), [(["MemoryQoS=false"], []), ([], ["MemoryQoS=false"])])
+    def test_attach_to_a_node_with_other_gates_is_refused_before_anything_is_asked(self, bench, was, asked):
+        bench.programs["k3s_facts.sh"] = Reply(stdout=facts(**{
+            f"gates-{component}": 'kubernetes_feature_enabled{name="MemoryQoS",stage="BETA"} 0'
+            for component in ("apiserver", "kubelet")
+        }))  # fmt: skip
+        bench.install(*was)
+        commands = len(bench.host.commands)
+        with pytest.raises(UsageError, match=r"runs v1\.37\.1 with .*MemoryQoS=false"):
+            bench.distro.attach(bench.node, cell(*asked))
+        assert len(bench.host.commands) == commands
+
     def test_attach_to_another_version_is_refused(self, bench):
+        kept.remember(bench.node, cell())
         bench.host.answer(self.VERSION, Reply(stdout='{"gitVersion": "v1.36.5+k3s1"}'))
         with pytest.raises(UsageError, match=r"runs v1\.36\.5\+k3s1, not v1\.37\.1\+k3s1"):
             bench.distro.attach(bench.node, cell())

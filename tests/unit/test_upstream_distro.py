@@ -376,6 +376,15 @@ esac
         with pytest.raises(NodeError, match="A=false was set on the apiserver, but its metrics say true"):
             self.upstream(made).install(node, cell("A=false"), Deadline.after(60))
 
+    @pytest.mark.parametrize(("was", "asked"), [(["A=false"], []), (["A=false"], ["A=false@kubelet"])])
+    def test_other_gates_on_a_kept_node(self, binaries, node, was, asked):
+        """The metrics are the same for both: A is off, as it is by default or as it was told."""
+        upstream = self.upstream(binaries(kubectl=self.kubectl(), kube_apiserver=SERVER, kubelet=HELP))
+        upstream.install(node, cell(*was), Deadline.after(60))
+        with pytest.raises(UsageError, match=r"with the gate A=false; asked for was .* give --gate A=false"):
+            upstream.attach(node, cell(*asked))
+        upstream.attach(node, cell(*was))
+
     def test_another_version_on_a_kept_node(self, binaries, node):
         made = binaries(kubectl=self.kubectl(), kube_apiserver=SERVER, kubelet=HELP)
         upstream = self.upstream(made)

@@ -362,6 +362,8 @@ class TestInstall:
             assert verbs(host) == ["freeze"]
         again = upstream(binaries).attach(machine, cell())
         assert verbs(host) == ["freeze", "thaw", "thaw"]
+        with pytest.raises(UsageError, match=r"no gate set; asked for was .* with the gate A=false: leave out --gate"):
+            upstream(binaries).attach(machine, cell("A=false"))
         assert (again.must_agree, again.shown) == (cluster.must_agree, cluster.shown)
 
     def test_every_command_but_the_starts_may_be_repeated(self, binaries, host, clock, tmp_path):

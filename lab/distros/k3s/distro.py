@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.artifacts import Binaries, k3s_release
-from lab.distros import bundle
+from lab.distros import bundle, kept
 from lab.distros.contract import Cluster
 from lab.distros.gates import check_gates_took, check_versions, gate_lines, with_dependents
 from lab.distros.k3s import node as k3s_node
@@ -85,6 +85,7 @@ class K3s:
         told = with_dependents(cell)
         files = self.files(cell, node.site)
         REMOVAL.remember(node.host, self._scripts)
+        kept.remember(node, cell)
         node.host.put(files, mode=0o755, timeout_s=max(60.0, deadline.remaining_s()))
         texts = settings.texts(told, own_images=self._resolve_images is not None)
         k3s_node.put_scripts(node.host, self._scripts, texts)
@@ -95,6 +96,7 @@ class K3s:
 
     def attach(self, node: Node, cell: Cell) -> Cluster:
         """See :class:`lab.distros.contract.Distro`."""
+        kept.require_same(node, cell)
         release = k3s_release(cell.version)
         running = as_object(k3s_node.kubectl(node.host).raw("/version")).get("gitVersion", "")
         if running != release:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lab.artifacts import Binaries
-from lab.distros import bundle
+from lab.distros import bundle, kept
 from lab.distros.contract import NODE_NAME, PROJECT_FOLDER, Cluster
 from lab.distros.gates import check_gates_took, check_versions, gate_lines, with_dependents
 from lab.distros.removal import Removal
@@ -121,6 +121,7 @@ class Upstream:
         files = self.files(cell, node.site)
         if runtime is BROUGHT:
             REMOVAL.remember(node.host, self._scripts)
+        kept.remember(node, cell)
         plane: Plane
         if node.site.reaches_controller:
             plane, credentials = self._plane_here(node, told, deadline)
@@ -159,6 +160,7 @@ class Upstream:
 
     def attach(self, node: Node, cell: Cell) -> Cluster:
         """See :class:`lab.distros.contract.Distro`."""
+        kept.require_same(node, cell)
         plane: Plane
         if node.site.reaches_controller:
             plane = control_plane.attach(node.folder / "control-plane").watching(node.host.check_alive)
