@@ -87,6 +87,14 @@ def outcomes(stage: str, version: str, raw: Mapping[str, str]) -> dict[str, str]
     return {entry["claim"]: entry["outcome"] for entry in verdict_record(stage, version, raw)["verdicts"]}
 
 
+def configz_for(kubelet_yaml: str) -> str:
+    """What a kubelet of v1.37.2 said of its configuration, with the gates, and these alone, that the YAML sets."""
+    said = json.loads(load("v1.37.2", "class")["configz.json"])
+    gates = yaml.safe_load(kubelet_yaml).get("featureGates")
+    assert "featureGates" not in said["kubeletconfig"]
+    return json.dumps({"kubeletconfig": said["kubeletconfig"] | ({"featureGates": gates} if gates else {})})
+
+
 # --- damaging a capture -----------------------------------------------------------------------------------------------
 
 

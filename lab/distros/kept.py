@@ -41,7 +41,7 @@ def require_same(node: Node, cell: Cell) -> None:
         words = " ".join(f"--gate {gate}" for gate in sorted(was.gates, key=str))
         raise UsageError(
             f"node {node.id} runs {was.version} with {_listed(was)}; asked for was {cell.version} with "
-            f"{_listed(cell)}: {f'give {words}' if words else 'leave out --gate'}, or leave out --node to have a new one"
+            f"{_listed(cell)}: {f'give {words}' if words else 'leave out --gate'}, or leave out --node for a new one"
         )
 
 

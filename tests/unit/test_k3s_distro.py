@@ -277,10 +277,15 @@ class TestInstall:
         assert bench.asked == [("k3s", "v1.37.1")]
 
     def test_a_gate_leg(self, bench):
-        bench.programs["k3s_facts.sh"] = Reply(stdout=facts(gate="0"))
+        bench.programs["k3s_facts.sh"] = Reply(stdout=facts(gate="0", configz=config(featureGates={FIX: False})))
         found = bench.install(f"{FIX}=false")
         assert found.cell.name == f"k3s-v1.37.1+{FIX}=false"
         assert f'name="{FIX}"' in found.facts_texts["gates-kubelet.txt"]
+
+    def test_a_gate_that_the_kubelet_was_not_told_is_an_error(self, bench):
+        bench.programs["k3s_facts.sh"] = Reply(stdout=facts(gate="0"))
+        with pytest.raises(NodeError, match=rf"featureGates is {{}}, not {{'{FIX}': False}}"):
+            bench.install(f"{FIX}=false")
 
     def test_a_gate_that_did_not_take_is_an_error(self, bench):
         with pytest.raises(NodeError, match=f"gate {FIX}=false was set on the apiserver, but its metrics say true"):
@@ -370,7 +375,8 @@ class TestAttachLogsUninstall:
 
     @pytest.mark.parametrize(("was", "asked"), [(["MemoryQoS=false"], []), ([], ["MemoryQoS=false"])])
     def test_attach_to_a_node_with_other_gates_is_refused_before_anything_is_asked(self, bench, was, asked):
-        bench.programs["k3s_facts.sh"] = Reply(stdout=facts(**{
+        gates = {"featureGates": {"MemoryQoS": False}} if was else {}
+        bench.programs["k3s_facts.sh"] = Reply(stdout=facts(configz=config(**gates), **{
             f"gates-{component}": 'kubernetes_feature_enabled{name="MemoryQoS",stage="BETA"} 0'
             for component in ("apiserver", "kubelet")
         }))  # fmt: skip

@@ -17,6 +17,7 @@ from lab.host import Deadline, wait_until
 from lab.model import Cell, Gate, NodeError, ParseError, TransportError, UsageError
 from lab.parse.node_facts import feature_gates, parse_node_facts
 from lab.providers.contract import NodeSpec
+from tests.captures_helper import configz_for, load
 from tests.fakes import FAKE_SITE, FakeHost, FakeProvider, Reply
 
 FACTS = """\
@@ -264,7 +265,7 @@ class TestEnvironment:
         return provider.create(NodeSpec(name="n", run_id="r", memory_mib=3000), Deadline.after(60))
 
     def test_what_cells_must_agree_on(self, node, binaries):
-        config = {"kubeletconfig": {"cgroupDriver": "cgroupfs"}}
+        config = {"cgroupDriver": "cgroupfs"}
         must_agree, shown = distro._environment(node, parse_node_facts(FACTS), [binaries()], config, "controller")
         assert must_agree == {
             "provider": "fake", "emulation": "none", "cgroup_mode": "v2", "cgroup_driver": "cgroupfs", "vcpus": "2",
@@ -327,12 +328,15 @@ class TestInstall:
         host.answer_when(lambda command: "systemctl daemon-reload" in " ".join(command.argv), Reply())
         answers = {
             "/healthz": "ok", "/metrics": 'kubernetes_feature_enabled{name="A",stage="BETA"} 0\n',
-            "/configz": json.dumps({"kubeletconfig": {"cgroupDriver": "systemd"}}),
         }  # fmt: skip
-        host.answer_when(
-            lambda command: command.argv[0] == "curl",
-            lambda command: Reply(stdout=answers[command.argv[-1].removeprefix("https://127.0.0.1:10250")]),
-        )
+
+        def get(command):
+            path = command.argv[-1].removeprefix("https://127.0.0.1:10250")
+            if path == "/configz":
+                return Reply(stdout=configz_for(host.text("/etc/lab/kubelet.yaml")))
+            return Reply(stdout=answers[path])
+
+        host.answer_when(lambda command: command.argv[0] == "curl", get)
         provider = FakeProvider(root=place, make_host=lambda _: host)
         return provider.create(NodeSpec(name="n", run_id="r"), Deadline.after(60))
 
@@ -374,6 +378,14 @@ esac
     def test_a_gate_that_did_not_take_effect_is_no_cluster(self, binaries, node):
         made = binaries(kubectl=self.kubectl(gate="1"), kube_apiserver=SERVER, kubelet=HELP)
         with pytest.raises(NodeError, match="A=false was set on the apiserver, but its metrics say true"):
+            self.upstream(made).install(node, cell("A=false"), Deadline.after(60))
+
+    def test_a_kubelet_that_runs_with_other_settings_is_no_cluster(self, binaries, node, monkeypatch):
+        get, plain = kubelet_node.get, load("v1.37.2", "class")["configz.json"]
+        monkeypatch.setattr(kubelet_node, "get", lambda host, path: plain if path == "/configz" else get(host, path))
+        made = binaries(kubectl=self.kubectl(), kube_apiserver=SERVER, kubelet=HELP)
+        said = r"n-r: the kubelet runs with other settings .*: featureGates is \{\}, not \{'A': False\}$"
+        with pytest.raises(NodeError, match=said):
             self.upstream(made).install(node, cell("A=false"), Deadline.after(60))
 
     @pytest.mark.parametrize(("was", "asked"), [(["A=false"], []), (["A=false"], ["A=false@kubelet"])])

@@ -19,6 +19,7 @@ from lab.distros.upstream.distro import REMOVAL, Upstream
 from lab.host import Command, Deadline, LocalHost
 from lab.model import Cell, CommandError, Gate, Interrupted, NodeError, TransportError, UsageError
 from lab.providers.contract import Node, Site
+from tests.captures_helper import configz_for
 from tests.fakes import FakeClock, FakeHost, Reply, waits_on
 from tests.unit.test_upstream_distro import FACTS
 
@@ -272,7 +273,6 @@ class Machine:
         self.host = host
         answers = {
             "/healthz": "ok", "/metrics": f'kubernetes_feature_enabled{{name="A",stage="BETA"}} {gate}\n',
-            "/configz": json.dumps({"kubeletconfig": {"cgroupDriver": "systemd"}}),
         }  # fmt: skip
         kubectl = {
             "/version": json.dumps({"gitVersion": "v1.37.2"}),
@@ -288,10 +288,14 @@ class Machine:
         host.answer(removal.RUN, Reply(stdout=said, status=status))
         host.answer(("sh", "/opt/lab/node-scripts/node_facts.sh"), Reply(stdout=FACTS))
         host.answer_when(lambda command: command.argv[0] == "/opt/lab/bin/kubectl", call)
-        host.answer_when(
-            lambda command: command.argv[0] == "curl",
-            lambda command: Reply(stdout=answers[command.argv[-1].removeprefix("https://127.0.0.1:10250")]),
-        )
+
+        def get(command):
+            path = command.argv[-1].removeprefix("https://127.0.0.1:10250")
+            if path == "/configz":
+                return Reply(stdout=configz_for(host.text("/etc/lab/kubelet.yaml")))
+            return Reply(stdout=answers[path])
+
+        host.answer_when(lambda command: command.argv[0] == "curl", get)
         host.answer_when(lambda command: node_plane.ALIVE in command.argv, Reply(stdout="active active\n"))
         host.answer_when(lambda command: "systemctl daemon-reload" in " ".join(command.argv), Reply())
         host.answer_when(lambda command: node_plane.HOLD in command.argv, Reply())

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.artifacts import Binaries, k3s_release
-from lab.distros import bundle, kept
+from lab.distros import bundle, configz, kept
 from lab.distros.contract import Cluster
 from lab.distros.gates import check_gates_took, check_versions, gate_lines, with_dependents
 from lab.distros.k3s import node as k3s_node
@@ -109,7 +109,7 @@ class K3s:
         release = replace(cell, version=k3s_release(cell.version))
         check_versions(release, as_object(state.api_version).get("gitVersion", ""), state.facts.kubelet)
         check_gates_took(told, {component: feature_gates(text) for component, text in state.gates.items()})
-        k3s_node.check_config(node.host, state.kubelet_config)
+        configz.check(node.host.name, told, state.kubelet_config)
         brought = self.binaries(cell.version)
         must_agree, shown = _environment(node, state, brought)
         return Cluster(

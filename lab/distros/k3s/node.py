@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lab.distros.contract import EVICTION_THRESHOLD, NODE_NAME, PRESSURE_TRANSITION_S, PROJECT_FOLDER
+from lab.distros import configz
+from lab.distros.contract import NODE_NAME, PROJECT_FOLDER
 from lab.distros.k3s import settings
 from lab.host import Command, Deadline, Host, put_texts
-from lab.kubectl import Kubectl, as_object
-from lab.model import GATED, Cell, NodeError, ParseError
+from lab.kubectl import Kubectl
+from lab.model import GATED, Cell, NodeError
 from lab.parse.node_facts import NodeFacts, feature_gates, parse_node_facts, sections
 
 STEPS_S = (settings.START_S, 180, 120, 180, 120, 60, 120)
@@ -36,11 +37,8 @@ class State:
 
     @property
     def kubelet_config(self) -> Mapping[str, Any]:
-        """The kubelet's configuration as it says it is; ParseError when that is no JSON object."""
-        found = as_object(self.configz).get("kubeletconfig")
-        if not isinstance(found, dict):
-            raise ParseError("/configz without kubeletconfig", self.configz)
-        return found
+        """See :func:`lab.distros.configz.kubelet_config`."""
+        return configz.kubelet_config(self.configz)
 
 
 def put_scripts(host: Host, scripts: Mapping[str, str], others: Mapping[str, tuple[str, int]]) -> None:
@@ -80,25 +78,6 @@ def read_state(host: Host) -> State:
         api_version=found.get("api-version", ""),
         gates=gates,
     )
-
-
-def check_config(host: Host, config: Mapping[str, Any]) -> None:
-    """NodeError when the kubelet has not taken what it was told, or is not on the systemd cgroup driver."""
-    eviction = config.get("evictionHard")
-    wanted = {
-        "cgroupDriver": ("systemd", config.get("cgroupDriver")),
-        "evictionHard memory.available": (
-            EVICTION_THRESHOLD,
-            eviction.get("memory.available") if isinstance(eviction, dict) else None,
-        ),
-        "evictionPressureTransitionPeriod": (
-            f"{PRESSURE_TRANSITION_S}s",
-            config.get("evictionPressureTransitionPeriod"),
-        ),
-    }
-    wrong = [f"{name} is {found!r}, not {asked!r}" for name, (asked, found) in wanted.items() if found != asked]
-    if wrong:
-        raise NodeError(f"{host.name}: the kubelet of k3s runs with other settings (/configz): {'; '.join(wrong)}")
 
 
 def kubectl(host: Host) -> Kubectl:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lab.artifacts import Binaries
-from lab.distros import bundle, kept
+from lab.distros import bundle, configz, kept
 from lab.distros.contract import NODE_NAME, PROJECT_FOLDER, Cluster
 from lab.distros.gates import check_gates_took, check_versions, gate_lines, with_dependents
 from lab.distros.removal import Removal
@@ -190,11 +190,13 @@ class Upstream:
             "apiserver": plane.kubectl.raw("/metrics"),
             "kubelet": kubelet_node.get(node.host, "/metrics"),
         }
-        configz = kubelet_node.get(node.host, "/configz")
+        configuration = kubelet_node.get(node.host, "/configz")
         version = plane.kubectl.raw("/version")
         check_versions(cell, as_object(version).get("gitVersion", ""), facts.kubelet)
         check_gates_took(told, {name: feature_gates(text) for name, text in metrics.items()})
-        must_agree, shown = _environment(node, facts, brought, as_object(configz), plane.placement)
+        config = configz.kubelet_config(configuration)
+        configz.check(node.host.name, told, config)
+        must_agree, shown = _environment(node, facts, brought, config, plane.placement)
         return Cluster(
             node=node,
             kubectl=plane.kubectl,
@@ -206,7 +208,7 @@ class Upstream:
             shown=shown,
             facts_texts={
                 "node-facts.txt": facts.text,
-                "configz.json": configz,
+                "configz.json": configuration,
                 "apiserver-version.json": version,
                 "binaries.json": _sha256_text(brought),
                 "gates-apiserver.txt": gate_lines(metrics["apiserver"], told),
@@ -255,7 +257,7 @@ def _sha256_text(brought: Sequence[Binaries]) -> str:
 
 
 def _environment(
-    node: Node, facts: NodeFacts, brought: Sequence[Binaries], configz: Mapping[str, Any], placement: str
+    node: Node, facts: NodeFacts, brought: Sequence[Binaries], config: Mapping[str, Any], placement: str
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Facts that comparable cells must agree on, and facts that are only shown.
 
@@ -265,7 +267,7 @@ def _environment(
         "provider": node.provider,
         "emulation": node.facts.get("emulation", "none"),
         "cgroup_mode": facts.cgroup_mode,
-        "cgroup_driver": str(configz.get("kubeletconfig", {}).get("cgroupDriver", "not reported")),
+        "cgroup_driver": str(config.get("cgroupDriver", "not reported")),
         "vcpus": str(facts.cpus),
         "memory_class": f"{node.facts.get('memory_mib', str(facts.memory_kib // 1024))} MiB",
         "control_plane": placement,
