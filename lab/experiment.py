@@ -212,7 +212,8 @@ def _run_cell(state: Run, work: Work) -> None:
                 if state.config.node is not None:
                     cluster = state.tools.distro.attach(node, work.cell)
                 else:
-                    cluster = state.tools.distro.install(node, work.cell, Deadline.after(INSTALL_S))
+                    waiting = partial(phases.track, "ready")
+                    cluster = state.tools.distro.install(node, work.cell, Deadline.after(INSTALL_S), waiting)
             state.tools.progress(f"{work.cell.name}: ready on {node.id}")
             for stage in missing:
                 attempts.run_stage(work, cluster, stage, state.events)

@@ -12,14 +12,14 @@ import json
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from lab.distros.contract import Cluster
+from lab.distros.contract import Cluster, Waiting
 from lab.host import UNPACK, Command, Completed, Deadline, failure_text, wait_until
 from lab.kubectl import Kubectl
 from lab.model import GATED, Cell, CommandError, LeftBehind, TransportError, UsageError, WaitTimeout
@@ -321,6 +321,22 @@ MUST_AGREE = {
 }
 
 
+class Inside:
+    """A context that may be entered again and again; ``commands`` are those of ``host`` while it was."""
+
+    def __init__(self, host: FakeHost) -> None:
+        self.host = host
+        self.commands: list[Command] = []
+        self.times = 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        self.times += 1
+        before = len(self.host.commands)
+        yield
+        self.commands += self.host.commands[before:]
+
+
 def said_by(cell: Cell) -> dict[str, str]:
     """What the components of a cell say of themselves, as far as a verdict rests on it, by the name of the raw text."""
 
@@ -364,9 +380,11 @@ class FakeDistro:
         self.steps.enter("distro.files", cell.name)
         return dict(self.binaries)
 
-    def install(self, node: Node, cell: Cell, deadline: Deadline) -> Cluster:
+    def install(self, node: Node, cell: Cell, deadline: Deadline, ready: Waiting = nullcontext) -> Cluster:
         assert deadline.remaining_s() > 0, "an installation without any time"
         self.steps.enter("distro.install", cell.name)
+        with ready():
+            pass
         self.installed[node.id] = cell
         return self._cluster(node, cell)
 

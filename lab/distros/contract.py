@@ -21,6 +21,8 @@ KUBELET_VERBOSITY = 3
 
 PROJECT_FOLDER = "/opt/lab"
 
+Waiting = Callable[[], AbstractContextManager[None]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
@@ -57,8 +59,11 @@ class Distro(Protocol):
     def files(self, cell: Cell, site: Site) -> Mapping[str, Path]:
         """Binaries such a node needs: target path to verified local file (fetched or built now when missing)."""
 
-    def install(self, node: Node, cell: Cell, deadline: Deadline) -> Cluster:
-        """Until the node is Ready and pods can be created."""
+    def install(self, node: Node, cell: Cell, deadline: Deadline, ready: Waiting = nullcontext) -> Cluster:
+        """Until the node is Ready and pods can be created.
+
+        ``ready()`` is held around each wait for something to be ready, so that these are timed on their own.
+        """
 
     def attach(self, node: Node, cell: Cell) -> Cluster:
         """The cluster that an earlier run left on a kept node; UsageError when its version or gates differ.

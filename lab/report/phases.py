@@ -36,12 +36,15 @@ def phase_table(phases: Mapping[str, float]) -> list[tuple[str, str]]:
 def render_phases(phases: Mapping[str, float], before: Mapping[str, float] | None = None) -> str:
     """The phase table as plain text, one line per row, times aligned to the right; ends with one newline.
 
-    ``before``: the phases of an earlier run of the same cell and stages, shown beside each row.
+    ``before``: the phases of an earlier run of the same cell and stages, shown beside each row. A lab before this one
+    did not tell ``ready`` from ``install``.
     """
     rows = phase_table(phases)
     if not rows:
         return "no phase was timed\n"
     earlier = dict(phase_table(before)) if before else {}
+    if "ready" in phases and "ready" not in earlier and "install" in earlier:
+        earlier["install"] += " with ready"
     left = max(len(name) for name, _ in rows)
     right = max(len(text) for _, text in rows)
     lines = []

@@ -37,7 +37,7 @@ def test_class_stage_on_a_real_kubelet_and_nothing_is_left(lab: Lab) -> None:
     assert outcomes["kernel-formulas"] == "HELD"
     assert outcomes["quota-empty-block"] == "HELD"
     assert set(outcomes.values()) == {"HELD"}
-    assert {"boot", "install", "pods"} <= set(cell["phases_s"])
+    assert {"boot", "install", "ready", "pods"} <= set(cell["phases_s"])
     store = Store(lab.results)
     assert store.verify() == []
     assert [attempt.stage for attempt in store.attempts(smoke=True)] == ["class", "kernel", "quota"]

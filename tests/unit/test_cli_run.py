@@ -275,7 +275,7 @@ def test_json_is_all_that_stands_on_standard_output(bench):
     assert cell["cell"] == {"distro": "upstream", "version": VERSION, "gates": ["PodLevelResources=false"]}
     assert [(verdict["claim"], verdict["outcome"]) for verdict in cell["verdicts"]] == [("number-one", "HELD")]
     assert cell["attempts"] == [str(bench.results / "upstream-v1.36.3+PodLevelResources=false/fake/0001")]
-    assert set(cell["phases_s"]) == {"boot", "install", "other", "removal"}
+    assert set(cell["phases_s"]) == {"boot", "install", "ready", "other", "removal"}
     assert (cell["problem"], cell["kept"]) == (None, None)
 
 

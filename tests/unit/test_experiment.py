@@ -102,7 +102,7 @@ def test_journal_and_run_record(bench):
     assert record["started"] == "2027-01-15T08:00:00.000+00:00"
     assert record["finished"] == "2027-01-15T08:01:30.000+00:00"
     (cell,) = record["cells"]
-    assert set(cell.pop("phases_s")) == {"boot", "install", "other", "removal"}
+    assert set(cell.pop("phases_s")) == {"boot", "install", "ready", "other", "removal"}
     assert cell == {
         "cell": {"distro": "upstream", "version": "v1.36.3", "gates": []},
         "outcomes": {"number-one": "HELD"},

@@ -21,7 +21,7 @@ from lab.model import Cell, Gate, NodeError, ParseError, TransportError, UsageEr
 from lab.parse.kubelet_log import parse_events
 from lab.providers.contract import Node, Site
 from tests.artifacts_bench import quiet, sources
-from tests.fakes import FakeHost, Reply
+from tests.fakes import FakeHost, Inside, Reply
 
 DROPLET = Site(reaches_controller=False, has_runtime=False, is_lasting=False)
 FIX = "PodLevelResourcesFixKubeletQOSClass"
@@ -228,6 +228,11 @@ class TestInstall:
             "/etc/systemd/system/k3s.service": 0o644,
         }
         assert bench.host.text("/opt/lab/node-scripts/hog.py") == "program hog.py"
+
+    def test_its_start_alone_is_waiting(self, bench):
+        ready = Inside(bench.host)
+        bench.distro.install(bench.node, cell(), Deadline.after(900, bench.host.clock), ready)
+        assert [bench.program(command) for command in ready.commands] == ["k3s_start.sh"]
 
     def test_everything_can_be_run_again_after_a_lost_link(self, bench):
         bench.install()

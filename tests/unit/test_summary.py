@@ -470,6 +470,17 @@ def test_phase_text_is_aligned():
     )
 
 
+def test_an_earlier_run_that_did_not_tell_ready_from_install_says_so():
+    phases = {"install": 8.0, "ready": 22.5}
+    assert render_phases(phases, {"install": 31.0}) == (
+        "install            8.0 s  (before: 31.0 s with ready)\n"
+        "ready             22.5 s\n"
+        "total             30.5 s  (before: 31.0 s)\n"
+        "share in windows     0 %  (before: 0 %)\n"
+    )
+    assert "(before: 7.0 s)\n" in render_phases(phases, {"install": 7.0, "ready": 23.0})
+
+
 @pytest.mark.parametrize("seconds", [-0.1, math.nan, math.inf])
 def test_a_time_that_cannot_be_is_refused(seconds):
     with pytest.raises(ResultsError, match="'boot'"):

@@ -18,8 +18,9 @@ from lab.model import Cell, Gate, NodeError, ParseError, TransportError, UsageEr
 from lab.parse.node_facts import feature_gates, parse_node_facts
 from lab.providers.contract import NodeSpec
 from tests.captures_helper import configz_for, load
-from tests.fakes import FAKE_SITE, FakeHost, FakeProvider, Reply
+from tests.fakes import FAKE_SITE, FakeHost, FakeProvider, Inside, Reply
 
+KUBELET = "https://127.0.0.1:10250"
 FACTS = """\
 lab node-facts 1
 == kernel
@@ -331,7 +332,7 @@ class TestInstall:
         }  # fmt: skip
 
         def get(command):
-            path = command.argv[-1].removeprefix("https://127.0.0.1:10250")
+            path = command.argv[-1].removeprefix(KUBELET)
             if path == "/configz":
                 return Reply(stdout=configz_for(host.text("/etc/lab/kubelet.yaml")))
             return Reply(stdout=answers[path])
@@ -356,7 +357,10 @@ esac
     def test_from_nothing_to_a_cluster_and_back_to_it(self, binaries, node):
         made = binaries(kubectl=self.kubectl(), kube_apiserver=SERVER, kubelet=HELP)
         upstream = self.upstream(made)
-        cluster = upstream.install(node, cell("A=false"), Deadline.after(60))
+        ready = Inside(node.host)
+        cluster = upstream.install(node, cell("A=false"), Deadline.after(60), ready)
+        # For the API server, which is on this machine, and then for the kubelet and its node.
+        assert (ready.times, [command.argv[-1] for command in ready.commands]) == (2, [f"{KUBELET}/healthz"])
         assert node.host.files["/opt/lab/bin/kubelet"][1] == 0o755
         assert node.host.files["/opt/lab/node-scripts/node_facts.sh"] == (b"facts", 0o755)
         assert yaml.safe_load(node.host.text("/etc/lab/kubelet.yaml"))["featureGates"] == {"A": False}

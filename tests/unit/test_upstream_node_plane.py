@@ -20,7 +20,7 @@ from lab.host import Command, Deadline, LocalHost
 from lab.model import Cell, CommandError, Gate, Interrupted, NodeError, TransportError, UsageError
 from lab.providers.contract import Node, Site
 from tests.captures_helper import configz_for
-from tests.fakes import FakeClock, FakeHost, Reply, waits_on
+from tests.fakes import FakeClock, FakeHost, Inside, Reply, waits_on
 from tests.unit.test_upstream_distro import FACTS
 
 DROPLET = Site(reaches_controller=False, has_runtime=False, is_lasting=False)
@@ -369,6 +369,16 @@ class TestInstall:
         with pytest.raises(UsageError, match=r"no gate set; asked for was .* with the gate A=false: leave out --gate"):
             upstream(binaries).attach(machine, cell("A=false"))
         assert (again.must_agree, again.shown) == (cluster.must_agree, cluster.shown)
+
+    def test_waits_alone_are_waiting(self, binaries, host, clock, tmp_path):
+        Machine(host)
+        ready = Inside(host)
+        upstream(binaries).install(node(host, tmp_path), cell(), Deadline.after(900, clock), ready)
+        waits = [command.argv for command in ready.commands]
+        assert waits[0][:3] == ("sh", "-c", node_plane.READY)
+        assert waits[1][-1] == "https://127.0.0.1:10250/healthz"
+        words = [("apply", "--server-side"), ("get", "node"), ("get", "serviceaccount"), ("get", "serviceaccount")]
+        assert [argv[4:6] for argv in waits[2:]] == words
 
     def test_every_command_but_the_starts_may_be_repeated(self, binaries, host, clock, tmp_path):
         Machine(host)

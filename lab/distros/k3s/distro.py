@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from lab.artifacts import Binaries, k3s_release
 from lab.distros import bundle, configz, kept
-from lab.distros.contract import Cluster
+from lab.distros.contract import Cluster, Waiting
 from lab.distros.gates import check_gates_took, check_versions, gate_lines, with_dependents
 from lab.distros.k3s import node as k3s_node
 from lab.distros.k3s import settings
@@ -80,8 +81,8 @@ class K3s:
             found |= {f"{settings.IMAGES}/{name}": path for name, path in archive.components.items()}
         return found
 
-    def install(self, node: Node, cell: Cell, deadline: Deadline) -> Cluster:
-        """See :class:`lab.distros.contract.Distro`."""
+    def install(self, node: Node, cell: Cell, deadline: Deadline, ready: Waiting = nullcontext) -> Cluster:
+        """See :class:`lab.distros.contract.Distro`. Its start and the waits are one call, all of it ``ready``."""
         told = with_dependents(cell)
         files = self.files(cell, node.site)
         REMOVAL.remember(node.host, self._scripts)
@@ -89,7 +90,8 @@ class K3s:
         node.host.put(files, mode=0o755, timeout_s=max(60.0, deadline.remaining_s()))
         texts = settings.texts(told, own_images=self._resolve_images is not None)
         k3s_node.put_scripts(node.host, self._scripts, texts)
-        started = k3s_node.start(node.host, cell, deadline)
+        with ready():
+            started = k3s_node.start(node.host, cell, deadline)
         self._progress(f"{cell.name}: {'; '.join(started.splitlines())}")
         cluster = self._cluster(node, cell, told)
         return replace(cluster, facts_texts={**cluster.facts_texts, "k3s-start.txt": started})

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from lab import processes
 from lab.artifacts import Binaries
-from lab.distros.contract import NODE_NAME
+from lab.distros.contract import NODE_NAME, Waiting
 from lab.distros.upstream import components, pki
 from lab.host import Deadline, LocalHost
 from lab.kubectl import Kubectl, wait_for_api
@@ -97,9 +97,17 @@ def attach(folder: Path) -> ControlPlane:
 
 
 def start(
-    *, binaries: Binaries, cell: Cell, folder: Path, node_folder: Path, addresses: tuple[str, ...], deadline: Deadline
+    *,
+    binaries: Binaries,
+    cell: Cell,
+    folder: Path,
+    node_folder: Path,
+    addresses: tuple[str, ...],
+    deadline: Deadline,
+    ready: Waiting = nullcontext,
 ) -> tuple[ControlPlane, dict[str, str]]:
-    """Start all four and wait for ``/readyz``. Processes carry the mark of ``node_folder`` for later removal.
+    """Start all four and wait (in ``ready()``) for ``/readyz``. Processes carry the mark of ``node_folder`` for later
+    removal.
 
     ``addresses``: where the node reaches the controller. Also gives the kubelet's credentials, by file name.
     """
@@ -136,7 +144,7 @@ def start(
     plane = ControlPlane(folder=folder, api_port=ports["api"], kubectl=kubectl, components=started)
     launch("etcd", components.etcd(layout))
     launch("kube-apiserver", components.api_server(layout, cell))
-    with gates_known(cell):
+    with ready(), gates_known(cell):
         _wait_ready(plane, deadline.sooner(240))
     launch("kube-scheduler", components.scheduler(layout))
     launch("kube-controller-manager", components.manager(layout))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
 from lab.artifacts import Binaries
 from lab.distros import bundle, configz, kept
-from lab.distros.contract import NODE_NAME, PROJECT_FOLDER, Cluster
+from lab.distros.contract import NODE_NAME, PROJECT_FOLDER, Cluster, Waiting
 from lab.distros.gates import check_gates_took, check_versions, gate_lines, with_dependents
 from lab.distros.removal import Removal
 from lab.distros.upstream import control_plane, node_plane
@@ -114,7 +114,7 @@ class Upstream:
             found |= {f"{BIN}/{name}": path.resolve() for name, path in self.runtime().components.items()}
         return found
 
-    def install(self, node: Node, cell: Cell, deadline: Deadline) -> Cluster:
+    def install(self, node: Node, cell: Cell, deadline: Deadline, ready: Waiting = nullcontext) -> Cluster:
         """See :class:`lab.distros.contract.Distro`."""
         told = with_dependents(cell)
         runtime = of_site(node.site)
@@ -124,21 +124,22 @@ class Upstream:
         kept.remember(node, cell)
         plane: Plane
         if node.site.reaches_controller:
-            plane, credentials = self._plane_here(node, told, deadline)
+            plane, credentials = self._plane_here(node, told, deadline, ready)
             plane.kubectl.apply(READER_RBAC)
             self._put_files(node, files, deadline)
         else:
             self._put_files(node, files, deadline)
             _, links = node_plane.programs(self.binaries(cell.version))
-            plane, credentials = node_plane.start(node.host, told, links, deadline)
+            plane, credentials = node_plane.start(node.host, told, links, deadline, ready)
             plane.kubectl.apply(READER_RBAC)
         kubelet_node.start(node.host, kubelet_node.texts(told, credentials, runtime), runtime, deadline)
-        kubelet_node.wait_unit_answers(node.host, deadline.sooner(300))
-        _wait_node_ready(plane.kubectl, deadline.sooner(400))
+        with ready():
+            kubelet_node.wait_unit_answers(node.host, deadline.sooner(300))
+            _wait_node_ready(plane.kubectl, deadline.sooner(400))
         return self._cluster(node, cell, told, plane)
 
     def _plane_here(
-        self, node: Node, told: Cell, deadline: Deadline
+        self, node: Node, told: Cell, deadline: Deadline, ready: Waiting
     ) -> tuple[control_plane.ControlPlane, dict[str, str]]:
         """Start the control plane on this machine; also the kubelet's credentials."""
         if node.controller_address is None:
@@ -150,6 +151,7 @@ class Upstream:
             node_folder=node.folder,
             addresses=(node.controller_address,),
             deadline=deadline,
+            ready=ready,
         )
         return plane.watching(node.host.check_alive), credentials
 

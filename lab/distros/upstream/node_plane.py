@@ -9,14 +9,14 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from lab import interrupts
 from lab.artifacts import KUBERNETES_COMPONENTS, Binaries
-from lab.distros.contract import NODE_NAME
+from lab.distros.contract import NODE_NAME, Waiting
 from lab.distros.upstream import components, pki
 from lab.distros.upstream.control_plane import gates_known, kubelet_files
 from lab.distros.upstream.node import CREDENTIALS
@@ -254,15 +254,20 @@ def on(host: Host) -> NodePlane:
     )
 
 
-def start(host: Host, cell: Cell, links: Mapping[str, str], deadline: Deadline) -> tuple[NodePlane, dict[str, str]]:
-    """Start all four units and wait for ``/readyz``; the executables are there. Also the kubelet's credentials."""
+def start(
+    host: Host, cell: Cell, links: Mapping[str, str], deadline: Deadline, ready: Waiting = nullcontext
+) -> tuple[NodePlane, dict[str, str]]:
+    """Start all four units and wait (in ``ready()``) for ``/readyz``; the executables are there.
+
+    Also the kubelet's credentials.
+    """
     keys = pki.ControlPlanePki.make(
         now=datetime.datetime.now(datetime.UTC), api_ips=(components.SERVICE_ADDRESS,), node_name=NODE_NAME
     )
     plane = on(host)
     put_texts(host, texts(keys, cell))
     _start_units(host, FIRST, links, deadline)
-    with gates_known(cell):
+    with ready(), gates_known(cell):
         _wait_ready(host, deadline.sooner(READY_S).remaining_s())
     _start_units(host, THEN, {}, deadline)
     return plane, kubelet_files(keys, "127.0.0.1", PORTS["api"])
