@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
 from fractions import Fraction
 
 from lab.model import ParseError
@@ -17,33 +16,23 @@ from lab.model import ParseError
 QuantityLike = str | int | float
 
 _NANO = 10**9
+_NANO_PLACES = 9
 # ParseQuantity caps a quantity with a binary suffix at the largest int64, without an error.
-_MAX_BINARY = Fraction(2**63 - 1)
-# An exponent beyond this is no amount of anything, and 10**exponent would fill the memory.
-_MAX_EXPONENT = 64
+_MAX_BINARY = 2**63 - 1
+_MAX_BINARY_DIGITS = 19
+# ParseQuantity takes numbers of any length and decimal exponents of 32 bits. What is longer before the point is no
+# amount of anything, and Python's time for it grows with the square; up to here its value can be printed too.
+_MAX_DIGITS = 4000
+_MAX_EXPONENT = 2**31 - 1
+_EXPONENT_DIGITS = 10
 
 _FORM = re.compile(
     r"(?P<sign>[+-]?)(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
     r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]+))?",
     re.ASCII,
 )
-_SUFFIXES: dict[str, Fraction] = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 10**3),
-    "k": Fraction(10**3),
-    "M": Fraction(10**6),
-    "G": Fraction(10**9),
-    "T": Fraction(10**12),
-    "P": Fraction(10**15),
-    "E": Fraction(10**18),
-    "Ki": Fraction(2**10),
-    "Mi": Fraction(2**20),
-    "Gi": Fraction(2**30),
-    "Ti": Fraction(2**40),
-    "Pi": Fraction(2**50),
-    "Ei": Fraction(2**60),
-}
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 def parse_quantity(value: QuantityLike) -> Fraction:
@@ -51,7 +40,7 @@ def parse_quantity(value: QuantityLike) -> Fraction:
 
     ``value`` is text as in a manifest, or the int or float that YAML made of it. A non-zero amount finer
     than nano is rounded away from zero, as the API server does. ParseError for anything else, booleans and
-    NaN included.
+    NaN included, and for an amount of more than 4000 digits before the point.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ParseError("not a Kubernetes quantity", str(value))
@@ -63,18 +52,49 @@ def parse_quantity(value: QuantityLike) -> Fraction:
     match = _FORM.fullmatch(text)
     if match is None:
         raise ParseError("not a Kubernetes quantity", text)
-    amount = Fraction(Decimal(match["number"].rstrip(".")))
-    if match["exponent"] is not None:
-        exponent = int(match["exponent"]) if len(match["exponent"]) <= 4 else _MAX_EXPONENT + 1
-        if abs(exponent) > _MAX_EXPONENT:
-            raise ParseError("quantity with an exponent out of range", text)
-        amount *= Fraction(10) ** exponent
-    elif match["suffix"] is not None:
-        amount *= _SUFFIXES[match["suffix"]]
-        if match["suffix"].endswith("i"):
-            amount = min(amount, _MAX_BINARY)
-    amount = Fraction(math.ceil(amount * _NANO), _NANO)
-    return -amount if match["sign"] == "-" else amount
+    whole, _, part = match["number"].partition(".")
+    if match["suffix"] in _BINARY:
+        nanos = _binary(whole.lstrip("0"), part, _BINARY[match["suffix"]])
+    else:
+        exponent = _DECIMAL[match["suffix"]] if match["suffix"] else _exponent(match["exponent"] or "0", text)
+        nanos = _decimal((whole + part).lstrip("0"), exponent - len(part) + _NANO_PLACES, text)
+    return Fraction(-nanos if match["sign"] == "-" else nanos, _NANO)
+
+
+def _exponent(written: str, text: str) -> int:
+    digits = written.lstrip("+-").lstrip("0") or "0"
+    exponent = int(digits) if len(digits) <= _EXPONENT_DIGITS else _MAX_EXPONENT + 1
+    if exponent > _MAX_EXPONENT:
+        raise ParseError("quantity with an exponent out of range", text)
+    return -exponent if written.startswith("-") else exponent
+
+
+def _decimal(digits: str, shift: int, text: str) -> int:
+    """``digits`` times ten to the ``shift``, rounded up; ``digits`` has no leading zero and may be empty."""
+    places = len(digits) + shift
+    if digits and places > _MAX_DIGITS + _NANO_PLACES:
+        raise ParseError(f"quantity of more than {_MAX_DIGITS} digits before the point", text)
+    if not digits:
+        return 0
+    if shift >= 0:
+        return int(f"{digits}{'0' * shift}")
+    kept = max(0, places)
+    return int(digits[:kept] or "0") + bool(digits[kept:].strip("0"))
+
+
+def _binary(whole: str, part: str, power: int) -> int:
+    """Nanos of ``whole.part`` times two to the ``power``, rounded up and capped; ``whole`` has no leading zero."""
+    if len(whole) > _MAX_BINARY_DIGITS:
+        return _MAX_BINARY * _NANO
+    factor = _NANO << power
+    # The places after the point are multiplied as by hand, some at a time from the last on: of what falls out below
+    # it only counts whether it is nothing.
+    carry, exact = 0, True
+    for stop in range(len(part), 0, -_MAX_DIGITS):
+        piece = part[max(0, stop - _MAX_DIGITS) : stop]
+        carry, rest = divmod(int(piece) * factor + carry, 10 ** len(piece))
+        exact = exact and not rest
+    return min(int(whole or "0") * factor + carry + (not exact), _MAX_BINARY * _NANO)
 
 
 def cpu_milli(value: QuantityLike) -> int:

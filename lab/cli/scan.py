@@ -272,7 +272,7 @@ def _judge(options: _Options, item: Item, ranges: Sequence[Any] = (), *, live: b
         report.problems.append(Problem(file=item.file, line=item.place.line(), text="an object with too many nodes"))
         return []
     except ParseError as error:
-        text = f"a pod spec that no version accepts: {error}"
+        text = f"a pod spec that cannot be judged: {error}"
         report.problems.append(Problem(file=item.file, line=item.place.line(), text=text))
         return []
     except ReadError as error:

@@ -125,6 +125,16 @@ def test_a_spec_that_cannot_be_judged_is_a_problem(tmp_path, capsys):
     assert "much" in capsys.readouterr().err
 
 
+def test_a_number_without_end_is_a_problem_with_file_and_line(tmp_path, capsys):
+    path = tmp_path / "x.yaml"
+    path.write_text(f"a: 1\n---\n{texts.POD.replace('500m', chr(34) + '9' * 1_000_000 + chr(34))}")
+
+    assert run(path) == 2
+    captured = capsys.readouterr()
+    assert f"{path}:3: a pod spec that cannot be judged: quantity of more than 4000 digits" in captured.err
+    assert len(captured.err) < 500
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

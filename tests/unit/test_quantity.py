@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from fractions import Fraction
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab import quantity
 from lab.model import ParseError
 from lab.quantity import cpu_milli, format_quantity, memory_bytes, parse_quantity
 
@@ -76,6 +78,75 @@ def test_very_long_numbers_are_numbers():
     assert parse_quantity("0" * 5000 + "7") == 7
 
 
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("1e65", 10**65),
+        ("1e3999", 10**3999),
+        ("9" * 4000 + "." + "9" * 9, 10**4000 - Fraction(1, 10**9)),
+        ("0." + "0" * 5000 + "7E-3", Fraction(1, 10**9)),
+        ("1e-65", Fraction(1, 10**9)),
+        ("-1e-2147483647", Fraction(-1, 10**9)),
+        ("0e99999", 0),
+        ("2e" + "0" * 5000 + "1", 20),
+        ("2e-" + "0" * 5000 + "1", Fraction(1, 5)),
+    ],
+    ids=["e65", "e3999", "4000-places", "long-small", "e-65", "smallest", "zero", "long-exponent", "long-minus"],
+)
+def test_what_is_long_is_read_exactly_as_parse_quantity_reads_it(text, amount):
+    assert parse_quantity(text) == amount
+
+
+@pytest.mark.parametrize("suffix", ["", "Ki", "Ei", "n", "E", "e-9"])
+@given(digits=st.text("0123456789", min_size=1, max_size=40), places=st.text("0123456789", max_size=80))
+def test_places_are_rounded_up_to_nano_and_else_exact(suffix, digits, places):
+    scale = {"": 1, "Ki": 2**10, "Ei": 2**60, "n": Fraction(1, 10**9), "E": 10**18, "e-9": Fraction(1, 10**9)}[suffix]
+    whole = Fraction(f"{digits}.{places or 0}") * scale
+    if suffix.endswith("i"):
+        whole = min(whole, Fraction(2**63 - 1))
+
+    assert parse_quantity(f"{digits}.{places}{suffix}") == Fraction(math.ceil(whole * 10**9), 10**9)
+
+
+def test_places_with_a_binary_suffix_are_multiplied_in_pieces(monkeypatch):
+    monkeypatch.setattr(quantity, "_MAX_DIGITS", 7)
+    for places in ("", "5", "123456789012345678901234567890", "0000000", "9" * 64):
+        for suffix, scale in (("Ki", 2**10), ("Ei", 2**60)):
+            exact = min(Fraction(f"3.{places or 0}") * scale, Fraction(2**63 - 1))
+            assert parse_quantity(f"3.{places}{suffix}") == Fraction(math.ceil(exact * 10**9), 10**9)
+
+
+class _Int(int):
+    """An int() that refuses texts which would take long."""
+
+    def __new__(cls, value):
+        assert not isinstance(value, str) or len(value) <= 4300, f"{len(value)} digits at once"
+        return int(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("9" * 1_000_000 + "Ki", 2**63 - 1),
+        ("1." + "9" * 1_000_000, 2),
+        ("0." + "0" * 1_000_000 + "1Ei", Fraction(1, 10**9)),
+        ("1" + "9" * 1_000_000 + "e-1000000", 2),
+        ("0" * 1_000_000 + "7m", Fraction(7, 1000)),
+        ("9" * 1_000_000, None),
+        ("9" * 1_000_000 + ".5", None),
+        ("1e2000000000", None),
+    ],
+    ids=["capped", "places", "binary-places", "exponent", "zeros", "too-long", "too-long-places", "too-high"],
+)
+def test_no_length_costs_more_than_its_own_reading(text, amount, monkeypatch):
+    monkeypatch.setattr(quantity, "int", _Int, raising=False)
+    if amount is not None:
+        assert parse_quantity(text) == amount
+        return
+    with pytest.raises(ParseError, match="more than 4000 digits before the point"):
+        parse_quantity(text)
+
+
 def test_binary_suffix_is_capped_at_int64_and_decimal_is_not():
     assert memory_bytes("8Ei") == 2**63 - 1
     assert memory_bytes("9223372036854775808") == 2**63
@@ -94,7 +165,7 @@ def test_negative_rounds_away_from_zero():
 
 BAD_TEXTS = [
     *["", " ", "1 ", " 1", "1 Mi", "Mi", "1K", "1ki", "1mi", "1MI", "1Mib", "1MB", "abc", "500m\n", "1_000"],
-    *["1e", "1e1.5", "1e3Ki", "1Kie3", "1e99999999999", "1e65", "1e-65", "0x10", "NaN", "inf", "\u0661"],
+    *["1e", "1e1.5", "1e3Ki", "1Kie3", "1e99999999999", "1e4000", "1e-99999999999", "0x10", "NaN", "inf", "\u0661"],
     *["--1", "1-", "1,5", "1.2.3", ".", "+", "-", "-m"],
 ]
 BAD_VALUES = [True, False, None, [], {}, float("nan"), float("inf")]
