@@ -23,6 +23,7 @@ from lab.cli import console
 from lab.cli.help_topics import topic
 from lab.model import EXIT_INTERRUPTED, LabError, NodeError, ParseError, UsageError
 from lab.scan import documents, output
+from lab.scan.chunks import Readable
 from lab.scan.findings import Finding, findings_of
 from lab.scan.records import Item, Problem, ReadError
 from lab.scan.runner import RUNNERS, embedded_configurations, runner_findings
@@ -36,6 +37,8 @@ KUBECTL = "kubectl"
 STDIN = "-"
 HELM_TIMEOUT_S = 300
 _MISSING = "there is no such file or directory"
+_LONG_TEMPLATE = "a template beyond the first 1 MiB of its file, which is what is read of templates"
+_MAX_TEMPLATE_BYTES = 4 * MAX_CHARACTERS
 _TEMPLATE_SUFFIXES = (*documents.SUFFIXES, ".tpl")
 
 
@@ -135,7 +138,7 @@ def _run(options: _Options) -> output.Report:
     """Scan everything that was named."""
     for path in options.paths:
         if path == STDIN:
-            _take(options, documents.read_stream(sys.stdin.buffer, documents.STDIN))
+            _scan_stream(options, sys.stdin.buffer, documents.STDIN)
         elif not Path(path).exists():
             options.report.problems.append(Problem(file=path, line=0, text=_MISSING))
         elif Path(path).is_dir():
@@ -180,9 +183,37 @@ def _scan_file(options: _Options, path: Path) -> None:
     elif path.suffix == ".tpl":
         _scan_text(options, path, template_findings)
     else:
-        unread = _take(options, documents.read_file(path))
-        if unread:
-            _scan_text(options, path, template_findings)
+        try:
+            stream = path.open("rb", buffering=0)
+        except OSError as error:
+            options.report.problems.append(documents.unreadable(path, error))
+            return
+        with stream:
+            _scan_stream(options, stream, str(path))
+
+
+def _scan_stream(options: _Options, stream: Readable, name: str) -> None:
+    """Manifests; the parts that cannot be read and look like templates are read as such where that is asked for."""
+    if not options.templates:
+        _take(options, documents.read_stream(stream, name))
+        return
+    kept = documents.Kept(stream, _MAX_TEMPLATE_BYTES)
+    unread = _take(options, documents.read_stream(kept, name))
+    if not unread:
+        return
+    report = options.report
+    text = kept.text.decode(errors="replace")
+    whole = len(text) <= MAX_CHARACTERS and len(kept.text) < _MAX_TEMPLATE_BYTES
+    after = text.count("\n", 0, MAX_CHARACTERS) + 1 + whole
+    report.objects += len(unread)
+    report.findings += [
+        finding
+        for finding in template_findings(text, name)
+        if any(first <= (finding.line or 0) < stop for first, stop in unread)
+    ]
+    beyond = [max(first, after) for first, stop in unread if stop > after]
+    if beyond:
+        report.problems.append(Problem(file=name, line=beyond[0], text=_LONG_TEMPLATE))
 
 
 def _scan_text(options: _Options, path: Path, find: Any) -> None:
@@ -190,13 +221,16 @@ def _scan_text(options: _Options, path: Path, find: Any) -> None:
     report = options.report
     try:
         with path.open("rb") as stream:
-            text = stream.read(4 * MAX_CHARACTERS).decode(errors="replace")
+            text = stream.read(_MAX_TEMPLATE_BYTES).decode(errors="replace")
         report.findings += find(text, str(path))
         report.objects += find is template_findings or RUNNERS in text
+        if find is template_findings and len(text) > MAX_CHARACTERS:
+            line = text.count("\n", 0, MAX_CHARACTERS) + 1
+            report.problems.append(Problem(file=str(path), line=line, text=_LONG_TEMPLATE))
     except ReadError as error:
         report.problems.append(Problem(file=str(path), line=error.line, text=error.text))
     except OSError as error:
-        report.problems.append(Problem(file=str(path), line=1, text=f"cannot be read: {error.strerror or error}"))
+        report.problems.append(documents.unreadable(path, error))
 
 
 def _scan_chart(options: _Options, chart: str) -> None:
@@ -215,7 +249,7 @@ def _scan_chart(options: _Options, chart: str) -> None:
         raise UsageError(f"--helm {chart}: helm did not end within {HELM_TIMEOUT_S} s") from None
     if done.returncode != 0:
         raise UsageError(f"--helm {chart}: helm template failed: {done.stderr.decode(errors='replace').strip()[-500:]}")
-    _take(options, documents.read_stream(io.BytesIO(done.stdout), f"helm:{chart}"))
+    _scan_stream(options, io.BytesIO(done.stdout), f"helm:{chart}")
 
 
 def _scan_live(options: _Options) -> None:
@@ -242,18 +276,19 @@ def _scan_live(options: _Options) -> None:
             options.report.findings.append(replace(finding, owners=cluster.owners(found.value)))
 
 
-def _take(options: _Options, found: Iterator[Item | Problem]) -> bool:
-    """Judge what was read. True when templates are asked for and something was not readable but looks like one."""
-    templates = False
+def _take(options: _Options, found: Iterator[Item | Problem]) -> list[tuple[int, int]]:
+    """Judge what was read. Returned are the unread parts that look like templates, where those are asked for."""
+    unread = []
     for each in found:
         if isinstance(each, Problem):
-            if options.templates and each.template:
-                templates = True
+            if options.templates and each.unread is not None:
+                unread.append(each.unread)
             else:
                 options.report.problems.append(each)
             continue
         options.report.findings += [finding for finding in _judge(options, each) if _wanted(options, finding)]
-    return templates
+    # One document can have several problems.
+    return list(dict.fromkeys(unread))
 
 
 def _wanted(options: _Options, finding: Finding) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Protocol
 
 from lab.scan.records import MAX_OBJECT_BYTES, ReadError
 
@@ -21,6 +21,13 @@ _EMPTY_RUN = re.compile(rb"(?:---[ \t]*\r?\n)+(?=---[ \t\r\n])")
 _MARGIN = 5
 _BLANKS = rb"(?:[ \t]*(?:#[^\n]*)?\r?\n)*"
 _ONLY_DIRECTIVE = re.compile(_BLANKS + rb"%YAML[ \t]+1\.[12][ \t]*(?:[ \t]#[^\n]*)?\r?\n" + _BLANKS)
+
+
+class Readable(Protocol):
+    """What bytes can be read from."""
+
+    def read(self, size: int = -1, /) -> bytes | None:
+        """Up to ``size`` bytes, empty at the end."""
 
 
 class Chunk:
@@ -70,7 +77,7 @@ class Chunk:
 class Splitter:
     """The chunks of a stream. A chunk must be done with before the next is asked for."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: Readable) -> None:
         self._stream = stream
         self._buffer = b""
         self._start = 0
@@ -155,7 +162,7 @@ class Splitter:
 
     def _fill(self) -> bool:
         """One block more; False at the end of the stream."""
-        block = self._stream.read(BLOCK)
+        block = self._stream.read(BLOCK) or b""
         self._end = self._end or not block
         # One byte before stays, so that a line is not taken to begin where the buffer does.
         dropped = max(0, self._start - 1)

@@ -42,10 +42,12 @@ _RATIO_LOW, _RATIO_HIGH = 400_000, 4_000_000
 class YamlPlace:
     """Place of an object of a YAML document; lines of the marked keys by the identity of their mapping.
 
-    ``value`` keeps the mappings alive as long as their identities are used.
+    ``value`` keeps the mappings alive as long as their identities are used. ``stop`` is the line on which what comes
+    after the object begins, or the object's last.
     """
 
     first: int
+    stop: int
     value: Any
     lines: dict[tuple[int, str], int]
 
@@ -77,6 +79,7 @@ class _Document:
     get: GetEvent
     first_line: int
     anchors: dict[str, tuple[Any, int]] = field(default_factory=dict)
+    end: Any = None
     decoded: int = 0
     aliased: int = 0
     kept: int = 0
@@ -107,7 +110,12 @@ def _composed(document: _Document, event: Any, kind: str | None = None) -> Compo
     document.lines = {}
     first = _line(document, event)
     value = _node(document, event)
-    return Composed(value=value, place=YamlPlace(first=first, value=value, lines=document.lines), kind=kind)
+    return Composed(value=value, place=_place(document, first, value, document.lines), kind=kind)
+
+
+def _place(document: _Document, first: int, value: Any, lines: dict[tuple[int, str], int]) -> YamlPlace:
+    """Place of an object that has just ended."""
+    return YamlPlace(first=first, stop=_line(document, document.end), value=value, lines=lines)
 
 
 def _envelope(document: _Document, start: Any) -> Generator[Composed, None, Composed | None]:
@@ -130,15 +138,16 @@ def _envelope(document: _Document, start: Any) -> Generator[Composed, None, Comp
         else:
             document.lines = lines
             _store(document, own, key, _node(document, event), merging, key_line)
+    document.end = event
     if not is_list(own.get("kind")):
-        return Composed(value=own, place=YamlPlace(first=first, value=own, lines=lines), kind=None)
+        return Composed(value=own, place=_place(document, first, own, lines), kind=None)
     items, kind = own.get("items"), implied_kind(own["kind"])
     if items is kept:
         # That it is a list was known only now: in sorted keys the kind comes after the items.
         yield from (replace(each, kind=kind) for each in waiting)
     elif isinstance(items, list):
         for each in items:
-            yield Composed(value=each, place=YamlPlace(first=first, value=each, lines=lines), kind=kind)
+            yield Composed(value=each, place=_place(document, first, each, lines), kind=kind)
     elif items is not None:
         raise ReadError(first, "the items of a list are no sequence")
     return None
@@ -223,6 +232,7 @@ def _node(document: _Document, event: Any) -> Any:
                 _keep(document, anchor[0], value, document.decoded - anchor[1][1] + 1, event)
             container, key, merging, key_line, anchor = stack.pop()
         if container is None:
+            document.end = event
             return value
         if container.__class__ is list:
             container.append(value)

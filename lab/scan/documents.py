@@ -12,14 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import yaml
 import yaml.parser
 import yaml.reader
 import yaml.scanner
 
-from lab.scan.chunks import Chunk, Splitter
+from lab.scan.chunks import Chunk, Readable, Splitter
 from lab.scan.compose import objects
 from lab.scan.json_stream import JsonStream
 from lab.scan.records import Item, Problem, ReadError
@@ -30,6 +30,7 @@ MAX_PROBLEMS = 100
 """Per input; a file that is no manifest at all would else be told line by line."""
 
 _BEGINS_JSON = re.compile(rb"(?:\xef\xbb\xbf)?(?:---[ \t]*(?:#[^\n]*)?\r?\n)?[ \t\r\n]*[\[{]")
+_ACTION = re.compile(rb"\{\{.*?\}\}", re.DOTALL)
 _SOURCE = re.compile(rb"^# Source: ([^\r\n]+)", re.MULTILINE)
 _HEAD = 2048
 _BOM = b"\xef\xbb\xbf"
@@ -63,8 +64,27 @@ def files_in(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> Iterator[Pat
         waiting += [path for path in below if path.is_dir() and not path.is_symlink()]
 
 
-def read_stream(stream: BinaryIO, name: str) -> Iterator[Item | Problem]:
-    """Objects and problems of one stream, in order. An object's place is good until the next is asked for."""
+class Kept:
+    """A stream of bytes that keeps the beginning of what is read of it, up to ``limit`` bytes, in ``text``."""
+
+    def __init__(self, stream: Readable, limit: int) -> None:
+        self._stream = stream
+        self._limit = limit
+        self.text = b""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes, as of the stream itself."""
+        block = self._stream.read(size) or b""
+        if len(self.text) < self._limit:
+            self.text += block[: self._limit - len(self.text)]
+        return block
+
+
+def read_stream(stream: Readable, name: str) -> Iterator[Item | Problem]:
+    """Objects and problems of one stream, in order; that it cannot be read is one too.
+
+    An object's place is good until the next is asked for.
+    """
     problems = 0
     try:
         for chunk in Splitter(stream).chunks():
@@ -76,20 +96,14 @@ def read_stream(stream: BinaryIO, name: str) -> Iterator[Item | Problem]:
                 if problems <= MAX_PROBLEMS:
                     yield found
     except OSError as error:
-        yield Problem(file=name, line=1, text=f"cannot be read: {error.strerror or error}")
+        yield unreadable(name, error)
     if problems > MAX_PROBLEMS:
-        yield Problem(file=name, line=1, text=f"{problems - MAX_PROBLEMS} more problems that are not shown")
+        yield Problem(file=name, line=0, text=f"{problems - MAX_PROBLEMS} more problems that are not shown")
 
 
-def read_file(path: Path) -> Iterator[Item | Problem]:
-    """:func:`read_stream` of a file; a file that cannot be opened is a Problem."""
-    try:
-        stream = path.open("rb", buffering=0)
-    except OSError as error:
-        yield Problem(file=str(path), line=1, text=f"cannot be read: {error.strerror or error}")
-        return
-    with stream:
-        yield from read_stream(stream, str(path))
+def unreadable(name: Path | str, error: OSError) -> Problem:
+    """The problem of a file or directory that cannot be read."""
+    return Problem(file=str(name), line=0, text=f"cannot be read: {error.strerror or error}")
 
 
 def _read_chunk(chunk: Chunk, name: str) -> Iterator[Item | Problem]:
@@ -104,30 +118,34 @@ def _read_chunk(chunk: Chunk, name: str) -> Iterator[Item | Problem]:
 
 def _yaml(chunk: Chunk, name: str, source: str | None) -> Iterator[Item | Problem]:
     """Objects of a YAML document, each with the problem that ends it, if there is one."""
+    first = chunk.line
     try:
         chunk.allow()
         parser = _PARSER(chunk.text if chunk.text is not None else chunk)
         for found in objects(parser.get_event, chunk.line):
+            first = found.place.stop
             if found.value is not None:
                 yield Item(value=found.value, file=name, place=found.place, kind=found.kind, source=source)
             chunk.allow()
     except ReadError as error:
-        yield _problem(chunk, name, error.line, error.text)
+        yield _problem(chunk, name, first, error.line, error.text)
     except yaml.reader.ReaderError as error:
-        yield _problem(chunk, name, _line_of_byte(chunk, error), f"not YAML: {error.reason}")
+        yield _problem(chunk, name, first, _line_of_byte(chunk, error), f"not YAML: {error.reason}")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = chunk.line + (int(mark.line) if mark else 0)
-        yield _problem(chunk, name, line, f"not YAML: {error.problem or error.context}")
+        yield _problem(chunk, name, first, line, f"not YAML: {error.problem or error.context}")
     except (yaml.YAMLError, ValueError) as error:
-        yield _problem(chunk, name, chunk.line, f"not YAML: {str(error)[:200]}")
+        yield _problem(chunk, name, first, chunk.line, f"not YAML: {str(error)[:200]}")
 
 
-def _problem(chunk: Chunk, name: str, line: int, text: str) -> Problem:
-    template = chunk.text is not None and b"{{" in chunk.text
-    if template:
+def _problem(chunk: Chunk, name: str, first: int, line: int, text: str) -> Problem:
+    """The problem of a document that is unread from the line ``first`` on."""
+    unread = None
+    if chunk.text is not None and _ACTION.search(chunk.text):
         text += " (an unrendered template? render it first, or give --templates or --helm)"
-    return Problem(file=name, line=line, text=text, template=template)
+        unread = first, chunk.line + chunk.text.count(b"\n") + (not chunk.text.endswith(b"\n"))
+    return Problem(file=name, line=line, text=text, unread=unread)
 
 
 def _line_of_byte(chunk: Chunk, error: yaml.reader.ReaderError) -> int:
@@ -147,7 +165,7 @@ def _held_json(chunk: Chunk, name: str) -> Iterator[Item | Problem]:
     text = (chunk.text or b"").removeprefix(_BOM)
     stream = JsonStream(_reader(text), chunk.line)
     found: list[Item] = []
-    done = 0
+    done, first = 0, chunk.line
     while True:
         error: ReadError | None = None
         try:
@@ -170,7 +188,7 @@ def _held_json(chunk: Chunk, name: str) -> Iterator[Item | Problem]:
                 return
         yield from found
         found = []
-        yield _problem(chunk, name, error.line, f"not JSON: {error.text}")
+        yield _problem(chunk, name, first, error.line, f"not JSON: {error.text}")
         if not stream.resume():
             break
         done = stream.done_texts = done + 1

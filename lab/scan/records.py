@@ -67,13 +67,14 @@ class Item:
 class Problem:
     """Something that could not be read; ``line`` is 0 where there is none to name.
 
-    ``template`` says that it looks like an unrendered template.
+    ``unread`` are the lines of a part that cannot be read and looks like an unrendered template (the first one, and
+    the one after the last), else None.
     """
 
     file: str
     line: int
     text: str
-    template: bool = False
+    unread: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else self.file

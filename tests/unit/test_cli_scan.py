@@ -118,6 +118,67 @@ def test_templates_are_read_when_they_are_asked_for(tmp_path, capsys):
     ] * 2
 
 
+PARTLY = (
+    "kind: Pod\napiVersion: v1\nspec:\n  resources: {}\n  containers:\n  - name: a\n"
+    "---\n{{- if .x }}\na: b\n{{- end }}\n---\n"
+    "kind: Pod\napiVersion: v1\nspec:\n  containers: []\n  resources: {{ toYaml .Values.x }}\n"
+)
+
+
+@pytest.fixture
+def given(monkeypatch, tmp_path):
+    """The same text as a file, on standard input and as what helm gives: options and name of each."""
+
+    def give(how, text):
+        path = tmp_path / "t.yaml"
+        path.write_text(text)
+        if how == "file":
+            return [path], str(path)
+        if how == "stdin":
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+            return ["-"], "<stdin>"
+        (tmp_path / "helm").write_text(f"#!/bin/sh\ncat {path}\n")
+        (tmp_path / "helm").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        return ["--helm", "chart"], "helm:chart"
+
+    return give
+
+
+@pytest.mark.parametrize("how", ["file", "stdin", "chart"])
+def test_of_a_template_only_what_is_unreadable_is_read_as_one(how, given, capsys):
+    argv, name = given(how, PARTLY)
+
+    assert run(*argv, "--templates", "--json") == 1
+    data = json.loads(capsys.readouterr().out)
+    assert {finding["file"] for finding in data["findings"]} == {name}
+    assert [(finding["line"], finding["affected"]) for finding in data["findings"]] == [(4, "no"), (16, "possible")]
+    assert (data["objects"], data["problems"]) == (3, [])
+
+
+@pytest.mark.parametrize("how", ["file", "stdin", "chart"])
+def test_what_is_neither_readable_nor_a_template_is_a_problem(how, given, capsys):
+    argv, name = given(how, texts.POD + "---\nfoo: [ {{ x }\n")
+
+    assert run(*argv, "--templates", "--json") == 2
+    data = json.loads(capsys.readouterr().out)
+    assert [finding["affected"] for finding in data["findings"]] == ["yes"]
+    assert [(problem["file"], problem["line"]) for problem in data["problems"]] == [(name, 11)]
+
+
+@pytest.mark.parametrize("name", ["t.yaml", "t.tpl"])
+def test_a_template_that_is_too_long_is_told(name, tmp_path, capsys):
+    unread = "spec:\n  containers: []\n  resources: {{ toYaml .Values.x }}\n"
+    (tmp_path / name).write_text(f"{unread}---\nx: |\n" + "  line\n" * 200_000 + f"---\n{unread}")
+
+    assert run(tmp_path, "--templates", "--json") == 2
+    data = json.loads(capsys.readouterr().out)
+    assert [finding["line"] for finding in data["findings"]] == [3]
+    [problem] = data["problems"]
+    assert "first 1 MiB" in problem["text"]
+    assert problem["line"] == (200_006 if name == "t.yaml" else 149_792)
+
+
 def test_a_spec_that_cannot_be_judged_is_a_problem(tmp_path, capsys):
     (tmp_path / "x.yaml").write_text(texts.POD.replace("500m", "much"))
 

@@ -412,16 +412,47 @@ def test_problems_of_one_input_are_capped():
 def test_a_template_is_recognised_as_one():
     [problem] = read("a: {{ .Values.x }}\n")
 
-    assert problem.template
+    assert problem.unread == (1, 2)
     assert "unrendered template" in problem.text
 
 
-def test_unreadable_files_are_problems(tmp_path):
-    [problem] = documents.read_file(tmp_path / "gone.yaml")
+@pytest.mark.parametrize("text", ["foo: [ {{ x }\n", "a: {{ x\n", "{{ a: b: }\n"])
+def test_two_braces_alone_make_no_template(text):
+    [problem] = read(text)
 
-    assert "gone.yaml" in str(problem)
-    [problem] = documents.read_file(tmp_path)
-    assert "cannot be read" in problem.text
+    assert problem.unread is None
+    assert "template" not in problem.text
+
+
+@pytest.mark.parametrize(
+    ("text", "unread"),
+    [
+        ("a: 1\n---\n\nb: {{ x }}\n---\nc: 1\n", (2, 5)),
+        ("kind: List\nitems:\n- kind: A\n  a: 1\n- kind: B\n  b: {{ x }}", (5, 7)),
+        ("kind: List\nitems:\n- {kind: A}\n- {kind: B, b: [}\n- {{ x }}\n", (3, 6)),
+        ('{"kind": "List", "items": [\n{"kind": "A"},\n{{ x }}]}\n', (1, 4)),
+    ],
+    ids=["document", "item", "flow-items", "json"],
+)
+def test_the_unread_part_begins_after_what_was_read(text, unread):
+    assert [each.unread for each in read(text) if isinstance(each, Problem)] == [unread]
+
+
+def test_the_beginning_of_a_stream_is_kept():
+    kept = documents.Kept(io.BytesIO(b"abcdefgh"), 5)
+
+    assert [kept.read(3), kept.text, kept.read(), kept.text, kept.read(1)] == [b"abc", b"abc", b"defgh", b"abcde", b""]
+
+
+class _Broken(io.RawIOBase):
+    def read(self, size=-1):
+        raise OSError(5, "Input/output error")
+
+
+def test_a_stream_that_cannot_be_read_is_a_problem_without_a_line():
+    [problem] = documents.read_stream(_Broken(), "f")
+
+    assert str(problem) == "f: cannot be read: Input/output error"
 
 
 def test_directories_are_walked_in_order(tmp_path):
