@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -129,9 +130,19 @@ def _check(options: _Options, *, as_json: bool, as_sarif: bool) -> None:
         raise UsageError("--context names a cluster to read: give --live with it")
     if options.values and options.helm is None:
         raise UsageError("--values are for a chart: give --helm CHART with them")
-    missing = [path for path in options.paths if path != STDIN and not Path(path).exists()]
-    if missing and not options.several:
-        raise UsageError(f"{missing[0]}: {_MISSING}")
+    if len(options.paths) == 1 and options.paths[0] != STDIN and not options.several and _is_missing(options.paths[0]):
+        raise UsageError(f"{options.paths[0]}: {_MISSING}")
+
+
+def _is_missing(path: str) -> bool:
+    """Whether there is nothing of that name; what cannot be looked at is there for all that is known."""
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _run(options: _Options) -> output.Report:
@@ -139,9 +150,9 @@ def _run(options: _Options) -> output.Report:
     for path in options.paths:
         if path == STDIN:
             _scan_stream(options, sys.stdin.buffer, documents.STDIN)
-        elif not Path(path).exists():
+        elif _is_missing(path):
             options.report.problems.append(Problem(file=path, line=0, text=_MISSING))
-        elif Path(path).is_dir():
+        elif os.path.isdir(path):
             _scan_directory(options, Path(path))
         else:
             _scan_file(options, Path(path))
@@ -168,12 +179,11 @@ def _give_up(options: _Options, name: str, error: LabError) -> None:
 
 def _scan_directory(options: _Options, folder: Path) -> None:
     suffixes = _TEMPLATE_SUFFIXES if options.templates else documents.SUFFIXES
-    try:
-        for path in documents.files_in(folder, suffixes):
-            _scan_file(options, path)
-    except OSError as error:
-        where = str(error.filename or folder)
-        options.report.problems.append(Problem(file=where, line=1, text=f"cannot be read: {error.strerror}"))
+    for found in documents.files_in(folder, suffixes):
+        if isinstance(found, Problem):
+            options.report.problems.append(found)
+        else:
+            _scan_file(options, found)
 
 
 def _scan_file(options: _Options, path: Path) -> None:

@@ -10,6 +10,7 @@ next document.
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ STDIN = "<stdin>"
 MAX_PROBLEMS = 100
 """Per input; a file that is no manifest at all would else be told line by line."""
 
+_NOWHERE = "cannot be read: a link that leads nowhere"
 _BEGINS_JSON = re.compile(rb"(?:\xef\xbb\xbf)?(?:---[ \t]*(?:#[^\n]*)?\r?\n)?[ \t\r\n]*[\[{]")
 _ACTION = re.compile(rb"\{\{.*?\}\}", re.DOTALL)
 _SOURCE = re.compile(rb"^# Source: ([^\r\n]+)", re.MULTILINE)
@@ -53,15 +55,49 @@ except ImportError:
     _PARSER = _SlowParser
 
 
-def files_in(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> Iterator[Path]:
-    """Files of a directory and those below it, sorted; hidden directories and links to directories are passed."""
+def files_in(folder: Path, suffixes: tuple[str, ...] = SUFFIXES) -> Iterator[Path | Problem]:
+    """Files of a directory and those below it, sorted; hidden directories and links to directories are passed.
+
+    A directory that cannot be read is a problem, and so is an entry of such a name that is no file (a link that leads
+    nowhere); the others are still given.
+    """
     waiting = [folder]
     while waiting:
         here = waiting.pop()
-        entries = sorted(here.iterdir())
-        yield from (path for path in entries if path.name.endswith(suffixes) and path.is_file())
-        below = (path for path in reversed(entries) if not path.name.startswith("."))
-        waiting += [path for path in below if path.is_dir() and not path.is_symlink()]
+        try:
+            entries = sorted(here.iterdir())
+        except OSError as error:
+            yield unreadable(here, error)
+            continue
+        below = []
+        for path in entries:
+            try:
+                is_folder = stat.S_ISDIR(path.lstat().st_mode)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                # Whatever it is, there may be something in it.
+                yield unreadable(path, error)
+                continue
+            if not is_folder and path.name.endswith(suffixes):
+                yield from _file(path)
+            elif is_folder and not path.name.startswith("."):
+                below.append(path)
+        waiting += reversed(below)
+
+
+def _file(path: Path) -> Iterator[Path | Problem]:
+    """The path of a file; nothing for a link to a directory, a problem for anything else."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        nowhere = isinstance(error, FileNotFoundError) and path.is_symlink()
+        yield Problem(file=str(path), line=0, text=_NOWHERE) if nowhere else unreadable(path, error)
+        return
+    if stat.S_ISREG(mode):
+        yield path
+    elif not stat.S_ISDIR(mode):
+        yield Problem(file=str(path), line=0, text="cannot be read: neither a file nor a directory")
 
 
 class Kept:

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -218,6 +219,33 @@ def test_a_missing_file_does_not_hide_the_others(folder, capsys):
     data = json.loads(capsys.readouterr().out)
     assert [finding["name"] for finding in data["findings"]] == ["emp"]
     assert data["problems"] == [{"file": "nope.yaml", "line": None, "text": "there is no such file or directory"}]
+
+
+def test_what_cannot_be_read_in_a_directory_does_not_hide_the_rest(folder, capsys):
+    (folder / "a.yaml").symlink_to("nowhere")
+
+    assert run(folder, "--json") == 2
+    data = json.loads(capsys.readouterr().out)
+    assert [finding["name"] for finding in data["findings"]] == ["emp", "web"]
+    assert data["problems"] == [
+        {"file": f"{folder}/a.yaml", "line": None, "text": "cannot be read: a link that leads nowhere"}
+    ]
+
+
+def test_what_cannot_be_looked_at_is_not_missing(folder, monkeypatch, capsys):
+    stat = Path.stat
+
+    def refuse(self, **more):
+        if self.name == "pod.yaml":
+            raise PermissionError(13, "Permission denied", str(self))
+        return stat(self, **more)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    monkeypatch.setattr(Path, "open", lambda self, *_, **__: refuse(self))
+
+    assert run(folder / "pod.yaml", "--json") == 2
+    [problem] = json.loads(capsys.readouterr().out)["problems"]
+    assert (problem["line"], problem["text"]) == (None, "cannot be read: Permission denied")
 
 
 def test_a_failing_chart_does_not_hide_the_files(folder, monkeypatch, capsys, tmp_path):

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
+import os
+import stat
+from pathlib import Path
 
 import pytest
 import yaml
@@ -464,6 +468,55 @@ def test_directories_are_walked_in_order(tmp_path):
 
     names = [str(path.relative_to(tmp_path)) for path in documents.files_in(tmp_path)]
     assert names == ["b.yaml", "a/x.json", "a/z.yml", "a.yaml/inner.yaml"]
+
+
+@pytest.fixture
+def closed(monkeypatch):
+    """Directories of mode 000 cannot be listed, what is in those of mode 600 cannot be looked at, for root neither."""
+    iterdir, lstat = Path.iterdir, Path.lstat
+
+    def refuse(path, bits):
+        if not stat.S_IMODE(path.stat().st_mode) & bits:
+            raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", lambda self: [refuse(self, 0o400), iterdir(self)][1])
+    monkeypatch.setattr(Path, "lstat", lambda self: [refuse(self.parent, 0o100), lstat(self)][1])
+
+
+def test_what_cannot_be_listed_or_looked_at_is_a_problem_and_the_rest_is_given(tmp_path, closed):
+    for name in ("a/1.yaml", "b/2.yaml", "c/3.yaml", "d/4.yaml"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("a: 1\n")
+    (tmp_path / "b").chmod(0)
+    (tmp_path / "c").chmod(0o600)
+
+    found = [str(each) for each in documents.files_in(tmp_path)]
+    (tmp_path / "b").chmod(0o700)
+    (tmp_path / "c").chmod(0o700)
+    assert found == [
+        f"{tmp_path}/a/1.yaml",
+        f"{tmp_path}/b: cannot be read: Permission denied",
+        f"{tmp_path}/c/3.yaml: cannot be read: Permission denied",
+        f"{tmp_path}/d/4.yaml",
+    ]
+
+
+def test_links_and_entries_that_are_no_files_are_problems(tmp_path):
+    (tmp_path / "1.yaml").symlink_to("nowhere")
+    (tmp_path / "2.yaml").symlink_to("2.yaml")
+    os.mkfifo(tmp_path / "3.yaml")
+    (tmp_path / "4.yaml").write_text("a: 1\n")
+    (tmp_path / "5.yaml").symlink_to("4.yaml")
+    (tmp_path / "6.yaml").symlink_to(".")
+    (tmp_path / "7.txt").symlink_to("nowhere")
+
+    assert [str(each).removeprefix(f"{tmp_path}/") for each in documents.files_in(tmp_path)] == [
+        "1.yaml: cannot be read: a link that leads nowhere",
+        f"2.yaml: cannot be read: {os.strerror(errno.ELOOP)}",
+        "3.yaml: cannot be read: neither a file nor a directory",
+        "4.yaml",
+        "5.yaml",
+    ]
 
 
 @settings(max_examples=150, deadline=None)
