@@ -79,19 +79,14 @@ def make_cells(distro: str, versions: str, gates: tuple[str, ...], gate_legs: tu
     """Cells from the command line, in order.
 
     ``versions`` is comma-separated; ``gates`` apply to every version; each of ``gate_legs``
-    (``VERSION:NAME=false[,NAME=…]``) adds one more cell.
+    (``VERSION:NAME=false[,NAME=…]``) adds one more cell. UsageError quotes what was given with its
+    flag; versions are not given by a flag everywhere.
     """
-    chosen = tuple(Gate.parse(text) for text in gates)
+    chosen = tuple(_gate(text) for text in gates)
     cells = [Cell(distro=distro, version=_version(text), gates=chosen) for text in _split(versions)]
-    for leg in gate_legs:
-        version, _, text = leg.partition(":")
-        if not _split(text):
-            raise UsageError(f"--gate-leg {leg!r} is not VERSION:NAME=false")
-        cells.append(
-            Cell(distro=distro, version=_version(version), gates=tuple(Gate.parse(gate) for gate in _split(text)))
-        )
+    cells += [_leg(distro, leg) for leg in gate_legs]
     if not cells:
-        raise UsageError("no version given; example: --versions v1.36.3,v1.37.2")
+        raise UsageError("no version given; example: v1.36.3,v1.37.2")
     for cell in cells:
         _check_gates(cell)
     names = [cell.name for cell in cells]
@@ -99,6 +94,23 @@ def make_cells(distro: str, versions: str, gates: tuple[str, ...], gate_legs: tu
         if names.count(name) > 1:
             raise UsageError(f"{name} is asked for twice")
     return tuple(cells)
+
+
+def _gate(text: str) -> Gate:
+    try:
+        return Gate.parse(text)
+    except UsageError as error:
+        raise UsageError(f"--gate {error}") from error
+
+
+def _leg(distro: str, leg: str) -> Cell:
+    version, _, text = leg.partition(":")
+    if not _split(text):
+        raise UsageError(f"--gate-leg {leg!r} is not VERSION:NAME=false")
+    try:
+        return Cell(distro=distro, version=_version(version), gates=tuple(Gate.parse(gate) for gate in _split(text)))
+    except UsageError as error:
+        raise UsageError(f"--gate-leg {leg!r}: {error}") from error
 
 
 def _check_gates(cell: Cell) -> None:
@@ -122,6 +134,11 @@ def _split(text: str) -> list[str]:
 
 def _version(text: str) -> str:
     version = text if text.startswith("v") else f"v{text}"
-    if minor_of(version) < OLDEST_MINOR:
+    try:
+        minor = minor_of(version)
+    except UsageError:
+        # As it was typed, without the letter that was put before it.
+        raise UsageError(f"version {text!r} is not of the form v1.36.3") from None
+    if minor < OLDEST_MINOR:
         raise UsageError(f"version {version}: the oldest that the lab measures is v1.{OLDEST_MINOR}")
     return version

@@ -99,7 +99,7 @@ class Missing(LabError):
     exit_code = EXIT_UNKNOWN
 
 
-VERSION_PATTERN = re.compile(r"^v1\.(\d+)\.(\d+)(\+k3s\d+)?$")
+VERSION_PATTERN = re.compile(r"^v1\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(\+k3s[1-9][0-9]*)?$")
 GATED = ("apiserver", "kubelet")
 """The components that feature gates can be set for."""
 GATE_PATTERN = re.compile(r"^([A-Za-z][A-Za-z0-9]*)=(true|false)(?:@(apiserver|kubelet))?$")
@@ -115,11 +115,11 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str) -> Gate:
-        """``NAME=true|false[@apiserver|@kubelet]`` as on the command line."""
+        """``NAME=true|false[@apiserver|@kubelet]`` as on the command line; UsageError for anything else."""
         match = GATE_PATTERN.fullmatch(text)
         if match is None:
             raise UsageError(
-                f"--gate {text!r} is not NAME=true or NAME=false, optionally with @apiserver or @kubelet "
+                f"{text!r} is not NAME=true or NAME=false, optionally with @apiserver or @kubelet "
                 "(example: PodLevelResourcesFixKubeletQOSClass=false)"
             )
         return cls(name=match[1], enabled=match[2] == "true", component=match[3])

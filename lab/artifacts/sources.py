@@ -85,6 +85,8 @@ class Sources:
         """Defaults from LAB_ARTIFACTS, LAB_{KUBERNETES,ETCD,CONTAINERD,RUNC,K3S}_MIRROR; a given ``folder`` wins."""
         if folder is None and environ.get("LAB_ARTIFACTS"):
             folder = Path(environ["LAB_ARTIFACTS"])
+            if not folder.is_dir():
+                raise UsageError(f"LAB_ARTIFACTS={folder}: no such folder; name the one that holds the binaries")
         return cls(
             cache=cache,
             releases=releases,

@@ -142,7 +142,7 @@ WITH_RESUME = ("resume", "quiet", "results", "project", "junit", "as_json")
 def check_resume(flags: Flags) -> None:
     """UsageError when a flag beside --resume would change the run."""
     others = [
-        f"--{entry.name.replace('_', '-')}"
+        f"--{'no-' if entry.default is True else ''}{entry.name.replace('_', '-')}"
         for entry in fields(flags)
         if entry.name not in WITH_RESUME and getattr(flags, entry.name) != entry.default
     ]
@@ -198,8 +198,9 @@ def make_config(flags: Flags) -> RunConfig:
     cells = make_cells(chosen.distro, chosen.versions, tuple(flags.gate or ()), chosen.gate_legs)
     if flags.node is not None and len(cells) != 1:
         raise UsageError("--node takes one version, the one that runs on that node")
-    if flags.reuse_node and (flags.node is not None or flags.keep != "never"):
-        raise UsageError("--reuse-node makes a node for all versions and removes it: leave out --node and --keep")
+    others = shared.given({"--node": flags.node is not None, "--keep": flags.keep != "never"})
+    if flags.reuse_node and others:
+        raise UsageError(f"--reuse-node makes a node for all versions and removes it: leave out {others}")
     if flags.airgap_images and chosen.distro != "k3s":
         raise UsageError("--airgap-images is for --distro k3s")
     return RunConfig(
@@ -267,8 +268,13 @@ def _provider(flags: Flags) -> str:
 
 
 def _node_options(flags: Flags, provider: str) -> NodeOptions:
-    if provider != "ssh" and (flags.identity is not None or flags.known_hosts is not None or flags.accept_kubernetes):
-        raise UsageError("--identity, --known-hosts and --accept-kubernetes belong to --host")
+    for_host = {
+        "--identity": flags.identity is not None,
+        "--known-hosts": flags.known_hosts is not None,
+        "--accept-kubernetes": flags.accept_kubernetes,
+    }
+    if provider != "ssh" and any(for_host.values()):
+        raise UsageError(f"without --host there is no use for {shared.given(for_host)}: leave out, or give --host too")
     return NodeOptions(
         ssh_port=flags.ssh_port,
         host=flags.host,

@@ -44,6 +44,8 @@ def wanted(results: Path, html: bool, html_file: Path | None, plots: Path | None
     """The flags as places; UsageError when one names what cannot be written."""
     target = html_file or (results / PAGE if html else None)
     if target is not None and target.is_dir():
+        if html_file is None:
+            raise UsageError(f"--html: {target} is a folder; move it, or name a file with --html-file")
         raise UsageError(f"--html-file {target}: that is a folder; name a file, such as {target / PAGE}")
     if plots is not None and plots.exists() and not plots.is_dir():
         raise UsageError(f"--plots {plots}: that is no folder; name one for the pictures")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +37,11 @@ JunitOption = Annotated[
 
 RESULTS = Path("results")
 DEFAULT_OPTIONS = {"quick": False, "reps": 3, "order": "random"}
+
+
+def given(flags: Mapping[str, bool]) -> str:
+    """Those flags that were given, for an error that names no other: ``--node and --keep``; "" for none."""
+    return " and ".join(flag for flag, is_given in flags.items() if is_given)
 
 
 def cache_folder() -> Path:

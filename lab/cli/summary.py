@@ -93,8 +93,14 @@ def summary(
     With --check: 0 up to date, 1 out of date, 4 damaged or mixed.
     """
     asked = page.wanted(results, html, html_file, plots)
-    if check and (junit is not None or asked):
-        raise UsageError("--check writes nothing: leave out --junit, --html, --html-file and --plots")
+    others = shared.given({
+        "--junit": junit is not None,
+        "--html": html,
+        "--html-file": html_file is not None,
+        "--plots": plots is not None,
+    })
+    if check and others:
+        raise UsageError(f"--check writes nothing: leave out {others}")
     if check:
         text, _ = summary_text(results, project)
         path = results / SUMMARY

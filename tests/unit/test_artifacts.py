@@ -384,7 +384,7 @@ def test_sources_from_the_environment(tmp_path, folder):
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"LAB_ARTIFACTS": "/nowhere/at/all"}, "no such folder"),
+        ({"LAB_ARTIFACTS": "/nowhere/at/all"}, "^LAB_ARTIFACTS=/nowhere/at/all: no such folder"),
         ({"LAB_KUBERNETES_MIRROR": "ftp://mirror.example"}, "not a URL"),
         ({"LAB_ETCD_MIRROR": "mirror.example"}, "not a URL"),
     ],

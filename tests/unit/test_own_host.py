@@ -89,6 +89,7 @@ class TestCheck:
             ({"host": "root@192.0.2.7:2223"}, NodeError, "no host key"),
             ({"host": "root@192.0.2.7:2222", "ssh_port": 22}, UsageError, "name different ports"),
             ({"identity": Path("/nowhere/key")}, UsageError, "--identity /nowhere/key: No such file"),
+            ({"known_hosts": Path("/nowhere/keys")}, UsageError, "--known-hosts /nowhere/keys: No .* host's key"),
             ({"identity": Path("/")}, UsageError, "--identity /: Is a directory"),
         ],
     )

@@ -59,7 +59,7 @@ def test_a_check_writes_nothing(bench, words):
     before = tree(bench.results)
     ended = on(bench, "--check", *words)
     assert ended.code == 2
-    assert "--check writes nothing" in ended.error
+    assert ended.error == f"--check writes nothing: leave out {words[0]}"
     assert tree(bench.results) == before
 
 
@@ -69,6 +69,8 @@ def test_what_cannot_be_written_is_said_before_anything_is(bench, tmp_path):
     file = tmp_path / "file"
     file.touch()
     assert "that is no folder" in on(bench, "--plots", str(file)).error
+    (bench.results / "summary.html").mkdir()
+    assert on(bench, "--html").error.startswith(f"--html: {bench.results / 'summary.html'} is a folder; ")
     assert not (bench.results / "summary.md").exists()
 
 

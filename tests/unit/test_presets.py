@@ -111,7 +111,7 @@ def test_a_preset_file(file):
         (GOOD.replace('"random"', "3"), "are texts"),
         (GOOD.replace('["v1.36.3"]', '"v1.36.3"'), "lists of texts"),
         (GOOD.replace('["v1.36.3"]', "[36]"), "lists of texts"),
-        (GOOD.replace("v1.36.3", "latest"), "version 'vlatest'"),
+        (GOOD.replace("v1.36.3", "latest"), "version 'latest'"),
         (GOOD.replace('["v1.36.3"]', "[]"), "no version given"),
         (GOOD.replace("gate_legs = []", 'gate_legs = ["v1.36.3"]'), "VERSION:NAME=false"),
     ],

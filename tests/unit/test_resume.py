@@ -278,7 +278,7 @@ def test_an_unknown_run_names_those_that_can_be_resumed(lost):
     [
         (["--reps", "5"], "--reps"),
         (["--versions", "v1.36.3", "--quick"], "--versions, --quick"),
-        (["--no-build"], "--build"),
+        (["--no-build", "--no-download"], "--no-download, --no-build"),
         (["--max-cost", "1"], "--max-cost"),
     ],
 )

@@ -116,7 +116,7 @@ class TestCheckGates:
 
     @pytest.mark.parametrize("gate", ["C=true", "C=true@apiserver", "C=true@kubelet"])
     def test_a_gate_that_a_component_does_not_know(self, binaries, gate):
-        with pytest.raises(UsageError, match=f"--gate {gate}: .* of v1.37.2 does not know C; nothing was started"):
+        with pytest.raises(UsageError, match=f"^gate {gate}: .* of v1.37.2 does not know C; nothing was started"):
             check_gates(cell(gate), binaries(kube_apiserver=HELP, kubelet=HELP))
 
     def test_only_the_component_that_is_told_must_know_it(self, binaries):

@@ -15,18 +15,18 @@ def check_gates(cell: Cell) -> None:
     for gate in cell.gates:
         if gate.component is not None:
             raise UsageError(
-                f"--gate {gate}: k3s runs API server and kubelet in one process with one set of gates, so that a gate "
+                f"gate {gate}: k3s runs API server and kubelet in one process with one set of gates, so that a gate "
                 f"cannot differ between them; leave out @{gate.component}, or take --distro upstream, where they are "
                 "processes of their own"
             )
         if not FIRST_MINOR <= cell.minor <= LAST_MINOR:
             raise UsageError(
-                f"--gate {gate}: which gates k3s {cell.version} knows is not known to the lab, only those of 1."
+                f"gate {gate}: which gates k3s {cell.version} knows is not known to the lab, only those of 1."
                 f"{FIRST_MINOR} to 1.{LAST_MINOR}; nothing was started. --distro upstream asks the program itself"
             )
         if cell.minor not in KNOWN.get(gate.name, ()):
             raise UsageError(
-                f"--gate {gate}: k3s {cell.version} does not know it ({_where(gate.name)}); nothing was started"
+                f"gate {gate}: k3s {cell.version} does not know it ({_where(gate.name)}); nothing was started"
             )
 
 

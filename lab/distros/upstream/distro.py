@@ -248,7 +248,7 @@ def check_gates(cell: Cell, binaries: Binaries) -> None:
         for gate in chosen:
             if known and gate.name not in known:
                 raise UsageError(
-                    f"--gate {gate}: the {program} of {cell.version} does not know {gate.name}; nothing was started"
+                    f"gate {gate}: the {program} of {cell.version} does not know {gate.name}; nothing was started"
                 )
 
 

@@ -85,16 +85,22 @@ def resolve(options: NodeOptions, known_hosts: Sequence[Path] | None = None) -> 
     if target.port is not None and options.ssh_port not in (None, target.port):
         raise UsageError(f"--host {options.host!r} and --ssh-port {options.ssh_port} name different ports; give one")
     port = target.port or options.ssh_port or 22
-    identity = None if options.identity is None else _readable(options.identity)
+    identity = None if options.identity is None else _readable("--identity", options.identity)
     user = target.user or _account().pw_name
     files = known_hosts_files() if known_hosts is None else known_hosts
     if options.known_hosts is not None:
-        files = (_readable(options.known_hosts),)
+        files = (_readable("--known-hosts", options.known_hosts),)
     keys = known_host_keys(target.host, port, files)
     return Address(host=target.host, port=port, user=user, host_keys=keys, identity=identity)
 
 
-def _readable(path: Path) -> Path:
+READABLE = {
+    "--identity": "give a private key that the host accepts, or leave the flag out: ssh-agent and the default keys",
+    "--known-hosts": "give a file with the host's key, or leave the flag out to look where ssh does",
+}
+
+
+def _readable(flag: str, path: Path) -> Path:
     """A file of the user's under a name that holds from any working directory; UsageError when it cannot be read."""
     try:
         place = path.expanduser().resolve()
@@ -102,7 +108,4 @@ def _readable(path: Path) -> Path:
             return place
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(
-            f"--identity {path}: {reason}; give a private key that the host accepts, or leave the flag out to use "
-            "ssh-agent and the default keys"
-        ) from error
+        raise UsageError(f"{flag} {path}: {reason}; {READABLE[flag]}") from error
