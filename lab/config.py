@@ -88,6 +88,8 @@ def make_cells(distro: str, versions: str, gates: tuple[str, ...], gate_legs: tu
     if not cells:
         raise UsageError("no version given; example: v1.36.3,v1.37.2")
     for cell in cells:
+        if "+" in cell.version and distro != "k3s":
+            raise UsageError(f"version {cell.version} belongs to k3s, not to {distro}: leave out the part from '+' on")
         _check_gates(cell)
     names = [cell.name for cell in cells]
     for name in names:

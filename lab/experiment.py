@@ -39,7 +39,7 @@ INSTALL_S = 900.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What all cells of a run share. ``past`` is None unless the run goes on."""
+    """What all cells of a run share. ``past`` is None unless the run goes on, ``given`` unless a node was named."""
 
     config: RunConfig
     tools: Tools
@@ -47,6 +47,7 @@ class Run:
     journal: RunJournal
     past: Past | None
     started: float
+    given: tuple[Node, Cluster] | None
 
     @property
     def events(self) -> Sequence[JSON]:
@@ -71,7 +72,8 @@ def check_claims(claims: ClaimFile, *, quick: bool) -> None:
 def run(config: RunConfig, tools: Tools, past: Past | None = None) -> list[CellResult]:
     """All cells, one after the other, of a new run or of one that goes on.
 
-    Interrupted passes through, after clean-up; everything else is in the results.
+    What is found before the first of them is raised, and nothing of the run is stored then. Later on Interrupted passes
+    through, after clean-up; everything else is in the results.
     """
     if past is not None:
         resume.check_inputs(past, config, tools)
@@ -86,9 +88,11 @@ def run(config: RunConfig, tools: Tools, past: Past | None = None) -> list[CellR
         tools = replace(tools, provider=shared)
     todo = config if past is None else replace(config, cells=resume.cells_to_do(past, config, tools.store))
     _check(todo, tools)
+    given = _given(todo, tools)
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     journal = tools.store.open_run(run_id) if past is None else past.journal
-    state = Run(config=config, tools=tools, stages=stages, journal=journal, past=past, started=tools.clock())
+    begun = tools.clock()
+    state = Run(config=config, tools=tools, stages=stages, journal=journal, past=past, started=begun, given=given)
     try:
         journal.own()
         if past is None:
@@ -109,7 +113,23 @@ def _check(config: RunConfig, tools: Tools) -> None:
             if claim.stage in config.stages:
                 # A claim that has no answer for a cell is found now, not when its node has been made.
                 claims.applies(claim, cell)
+    for cell in config.cells:
         tools.distro.files(cell, tools.provider.site)
+
+
+def _given(config: RunConfig, tools: Tools) -> tuple[Node, Cluster] | None:
+    """The kept node that was named, and what runs on it; None when none was, or no cell needs it.
+
+    UsageError when there is no such node, another run uses it or something else runs on it. It stays as it is then.
+    """
+    if config.node is None or not config.cells:
+        return None
+    node = tools.provider.attach(config.node)
+    try:
+        return node, tools.distro.attach(node, config.cells[0])
+    except BaseException:
+        node.host.close()
+        raise
 
 
 def _cells(state: Run, shared: SharedNode | None) -> list[CellResult]:
@@ -209,8 +229,8 @@ def _run_cell(state: Run, work: Work) -> None:
                 node = _node(state, work)
                 clock.check(node.host)
             with phases.track("install"):
-                if state.config.node is not None:
-                    cluster = state.tools.distro.attach(node, work.cell)
+                if state.given is not None:
+                    cluster = state.given[1]
                 else:
                     waiting = partial(phases.track, "ready")
                     cluster = state.tools.distro.install(node, work.cell, Deadline.after(INSTALL_S), waiting)
@@ -219,7 +239,7 @@ def _run_cell(state: Run, work: Work) -> None:
                 attempts.run_stage(work, cluster, stage, state.events)
                 _has(result, stage)
         except (LabError, OSError) as error:
-            result.problem = error if isinstance(error, LabError) else NodeError(f"{work.cell.name}: {error}")
+            result.problem = _problem(work, error)
             stage_name, phase = work.watched.stage, phases.where(error)
             result.failures.append(Failure(text=str(result.problem), stage=stage_name, phase=phase))
             note(work.journal, result, "problem", cell=work.cell.name, text=str(error))
@@ -251,6 +271,13 @@ def _is_settled(state: Run, work: Work, stage: Stage) -> bool:
     return True
 
 
+def _problem(work: Work, error: LabError | OSError) -> LabError:
+    """What ended a cell. Not a UsageError: that would say that nothing was started, and a run is under way."""
+    if isinstance(error, LabError) and not isinstance(error, UsageError):
+        return error
+    return NodeError(f"{work.cell.name}: {error}")
+
+
 def _phases_before(state: Run, cell: str) -> dict[str, float]:
     """Seconds by phase of a cell that an earlier process did; of the last one that told."""
     told = [event["phases_s"] for event in state.events if event["kind"] == "cell" and event["cell"] == cell]
@@ -265,9 +292,9 @@ def _sessions(state: Run, cell: str) -> int:
 
 def _node(state: Run, work: Work) -> Node:
     config, tools, journal, cell = state.config, state.tools, work.journal, work.cell
-    if config.node is not None:
-        journal.event("attach", node=config.node, cell=cell.name)
-        node = tools.provider.attach(config.node)
+    if state.given is not None:
+        node = state.given[0]
+        journal.event("attach", node=node.id, cell=cell.name)
     else:
         # A node that lingers in a provider's list must not pass for the one that is made now.
         again = "" if state.session == 1 else f"r{state.session}"

@@ -131,19 +131,17 @@ def _path(text: str | None) -> Path | None:
 def open_run(store: Store, run_id: str) -> Past:
     """Own a run that was begun. UsageError when there is none (with those that could be resumed), or it goes on."""
     folder = store.root / "_runs" / run_id
-    known = resumable(store)
+    others = f"those that can be resumed: {', '.join(resumable(store)) or 'none'}"
     if not folder.is_dir() or folder.parent != store.root / "_runs":
-        raise UsageError(
-            f"no run {run_id!r} in {store.root}; those that can be resumed: {', '.join(known) or 'none'}"
-        )
+        raise UsageError(f"no run {run_id!r} in {store.root}; {others}")
+    # Before the journal is opened, which would make one. Its first event stays what it is.
+    events = read_events(folder)
+    if not events or events[0]["kind"] != "run" or "config" not in events[0]:
+        why = "had not begun when it ended" if not events else "was begun by a lab that did not note its settings"
+        raise UsageError(f"run {run_id} {why}: start it anew; {others}")
     journal = store.open_run(run_id)
     journal.own()
-    events = journal.events()
-    if not events or events[0]["kind"] != "run" or "config" not in events[0]:
-        journal.close()
-        why = "had not begun when it ended" if not events else "was begun by a lab that did not note its settings"
-        raise UsageError(f"run {run_id} {why}: start it anew; those that can be resumed: {', '.join(known) or 'none'}")
-    return Past(journal=journal, events=events)
+    return Past(journal=journal, events=journal.events())
 
 
 def resumable(store: Store) -> list[str]:

@@ -43,6 +43,7 @@ def demo(
     Exit codes are those of the commands that it runs, the heaviest of them: 0 when all claims held or were missed.
     """
     folder = _project(project)
+    stored_results.claims_of(folder)
     target = _target(out, folder)
     results = target / "results"
     console.progress(f"copying the results to {results} ({LEAST_SPACE})")

@@ -13,10 +13,14 @@ from lab.secrets import SECRETS
 from lab.store import write_whole
 
 
-def write_junit(stored: Stored, target: Path) -> None:
-    """Write the claims as tests to ``target``, whole; UsageError when it names a folder."""
-    if target.is_dir():
+def check_junit(target: Path | None) -> None:
+    """UsageError when ``--junit`` names a folder; asked before anything is measured or written."""
+    if target is not None and target.is_dir():
         raise UsageError(f"--junit {target}: that is a folder; name a file, such as {target / 'claims.xml'}")
+
+
+def write_junit(stored: Stored, target: Path) -> None:
+    """Write the claims as tests to ``target``, whole."""
     write_whole(target, SECRETS.mask(junit.render(stored.selection, stored.claims)))
     console.progress(f"wrote {target}")
 

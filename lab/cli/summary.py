@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lab import claims as claim_rules
 from lab import judging
 from lab.claim_history import ClaimFile
 from lab.cli import console, page, publish, shared, stored_results
@@ -40,7 +41,14 @@ def _text(stored: stored_results.Stored, results: Path) -> str:
     )
 
 
+def check_inputs(results: Path, junit: Path | None) -> None:
+    """UsageError for what would stop :func:`write_summary` at its end: asked before anything is measured or written."""
+    publish.check_junit(junit)
+    _notes(results / NOTES)
+
+
 def _notes(path: Path) -> str:
+    """What a person wrote; "" when nothing is there."""
     try:
         return path.read_text(encoding="utf-8") if path.exists() else ""
     except UnicodeDecodeError as error:
@@ -64,6 +72,7 @@ def write_summary(
     results: Path, folder: Path | None, junit: Path | None = None, asked: page.Wanted | None = None
 ) -> list[Verdict]:
     """Write results/summary.md and what else is asked for (JUnit, page, pictures); tell GitHub. The verdicts in it."""
+    publish.check_junit(junit)
     stored = stored_results.read(results, folder)
     write_whole(results / SUMMARY, _text(stored, results))
     console.progress(f"wrote {results / SUMMARY}")
@@ -148,9 +157,15 @@ def judge(
             "this clone's history is cut, so nobody can tell since when its claims stand; run `git fetch --unshallow`"
         )
     store = Store(results)
+    attempts = [*store.attempts(), *store.attempts(smoke=True)]
+    for attempt in attempts:
+        for claim in claims.claims:
+            if claim.stage == attempt.stage:
+                # A claim that has no answer for a cell is found before the first verdict is stored.
+                claim_rules.applies(claim, attempt.cell)
     changes: list[dict[str, Any]] = []
     newest: dict[tuple[str, str], tuple[int, list[Verdict]]] = {}
-    for attempt in [*store.attempts(), *store.attempts(smoke=True)]:
+    for attempt in attempts:
         observation, record = _judged(attempt, claims)
         before = {entry["claim"]: entry["outcome"] for entry in attempt.verdict.get("verdicts", [])}
         after = {entry["claim"]: entry["outcome"] for entry in record["verdicts"]}

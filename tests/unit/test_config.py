@@ -63,6 +63,7 @@ class TestErrors:
             ("v1.20.0", [], [], r"version v1\.20\.0: the oldest"),
             ("v1.036.3", [], [], r"version 'v1\.036\.3' is not of the form"),
             ("v1.٣٦.3", [], [], r"version 'v1\.٣٦\.3' is not of the form"),
+            ("v1.36.3+k3s1", [], [], r"version v1\.36\.3\+k3s1 belongs to k3s, not to upstream"),
             ("v1.33.9", [], [], r"version v1\.33\.9: the oldest that the lab measures is v1\.34"),
             ("v1.36.3,v1.36.3", [], [], r"upstream-v1\.36\.3 is asked for twice"),
             ("v1.36.3,1.36.3", [], [], r"upstream-v1\.36\.3 is asked for twice"),

@@ -20,7 +20,6 @@ from lab.model import (
     NodeError,
     Outcome,
     TransportError,
-    UsageError,
 )
 from lab.stages import qos_class
 from tests.captures_helper import load
@@ -259,7 +258,7 @@ def test_a_failed_installation(bench):
     ("error", "code"),
     [
         (NodeError("the guest never answered; console: panic"), 5),
-        (UsageError("port 22 is taken; give another one with --ssh-port"), 2),
+        (NodeError("port 22 is taken; give another one with --ssh-port"), 5),
         (LeftBehind("node x: processes 4242 would not end"), 6),
         (OSError(errno.ENOSPC, "No space left on device", "/cache/nodes/seed.tar"), 5),
     ],
@@ -338,6 +337,7 @@ def test_another_version_on_a_kept_node_is_refused_and_the_node_stays(bench):
     ended = bench.run("--node", first.kept, versions="v1.37.2")
     assert ended.code == 2
     assert "not upstream-v1.37.2" in ended.error
+    assert len(list(bench.results.glob("_runs/*"))) == 1, "nothing of the second run is stored"
     assert list(bench.provider.alive) == [first.kept]
 
 

@@ -117,7 +117,7 @@ class QemuProvider:
             if "Could not set up host forwarding" not in text:
                 raise NodeError(f"QEMU did not start (status {process.returncode}): {text}")
             if self._ssh_port is not None or attempt == PORT_TRIES - 1:
-                raise UsageError(f"port {port} on 127.0.0.1 is taken; give another one with --ssh-port")
+                raise NodeError(f"port {port} on 127.0.0.1 is taken; give another one with --ssh-port")
         raise AssertionError("unreachable: the loop returns or raises")
 
     def _node(self, place: folders.NodeFolder) -> Node:
