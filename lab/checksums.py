@@ -1,4 +1,4 @@
-"""``SHA256SUMS`` of a stored attempt: what it says, and whether the files are still so."""
+"""``SHA256SUMS`` of a stored attempt or run: what it says, and whether the files are still so."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINE = re.compile(r"([0-9a-f]{64})  (\S+)\n")
 
 
 def digests_of(folder: Path) -> dict[str, str]:
-    """Relative name to sha256 of everything in an attempt but its sums; what is no plain file says so instead."""
+    """Relative name to sha256 of everything in a folder but its sums; what is no plain file says so instead."""
     # By scandir: a Path for each of the fifty thousand files of a thousand cells costs more than their sums.
     digests = {}
     waiting = [""]
@@ -40,8 +40,13 @@ def digests_of(folder: Path) -> dict[str, str]:
     return dict(sorted(digests.items(), key=lambda item: item[0].split("/")))
 
 
+def sums_text(folder: Path) -> str:
+    """What ``SHA256SUMS`` of a folder has to say, in the form of sha256sum(1)."""
+    return "".join(f"{digest}  {name}\n" for name, digest in digests_of(folder).items())
+
+
 def check(path: Path) -> None:
-    """ResultsError naming every file of an attempt that is not as it was summed, or another format than this lab's."""
+    """ResultsError naming every file of an attempt or run that is not as it was summed, or a format not this lab's."""
     # Format before sums: a later format may sum differently, and "damaged" would be the wrong word for it.
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         found = json.loads(text_of(path / "stamp.json"))["format"]

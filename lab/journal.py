@@ -1,4 +1,8 @@
-"""The journal of a run: what was done when, appended and durable, so that another process can go on after a crash."""
+"""The journal of a run: what was done when, appended and durable, so that another process can go on after a crash.
+
+``SHA256SUMS`` is written last, after run.json, and goes before the next event: where it is, the run has ended and it
+holds for both files, whenever a process was killed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lab.atomic import json_text, remove_temporary, storing, text_of, write_whole
+from lab.atomic import fsync_folder, json_text, remove_temporary, storing, text_of, write_whole
+from lab.checksums import SUMS, sums_text
 from lab.model import JSON, UsageError
 from lab.secrets import SECRETS
 
@@ -18,7 +23,7 @@ JOURNAL, RECORD = "journal.jsonl", "run.json"
 
 
 class RunJournal:
-    """``journal.jsonl`` (one JSON object a line, oldest first) and ``run.json`` of one run."""
+    """``journal.jsonl`` (one JSON object a line, oldest first), ``run.json`` of one run, and the sums of both."""
 
     def __init__(self, folder: Path, clock: Callable[[], str]) -> None:
         self.folder = folder
@@ -56,6 +61,9 @@ class RunJournal:
         path = self.folder / JOURNAL
         line = SECRETS.mask(json_text(dict(**facts, time=self._clock(), kind=kind), indent=None))
         with self._lock, storing(path), path.open("a+b") as file:
+            if (self.folder / SUMS).exists():
+                (self.folder / SUMS).unlink()
+                fsync_folder(self.folder)
             # A crash can leave a line without its end; the next one must not be glued to it.
             file.seek(max(file.tell() - 1, 0))
             glue = "" if file.read(1) in (b"", b"\n") else "\n"
@@ -68,10 +76,12 @@ class RunJournal:
         return read_events(self.folder)
 
     def finish(self, record: JSON) -> None:
-        """Writes run.json, whole."""
+        """Writes run.json, whole, and seals the run with the sums of it and of the journal."""
         with storing(self.folder / RECORD):
             remove_temporary(self.folder)
         write_whole(self.folder / RECORD, SECRETS.mask(json_text(record)))
+        with self._lock:
+            write_whole(self.folder / SUMS, sums_text(self.folder))
 
 
 def read_events(folder: Path) -> list[JSON]:

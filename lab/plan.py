@@ -128,7 +128,7 @@ def files(config: RunConfig, planned: list[PlannedStage]) -> list[str]:
     nodes = [f"{config.cache}/nodes/<node>/ (as long as the node is there)"]
     summary = [] if config.quick else [f"{config.results}/summary.md"]
     logs = f"{config.cache}/logs/<run>/<cell>/ (after a failure)"
-    return [*attempts, f"{run}/journal.jsonl", f"{run}/run.json", *summary, *nodes, logs]
+    return [*attempts, f"{run}/journal.jsonl", f"{run}/run.json", f"{run}/SHA256SUMS", *summary, *nodes, logs]
 
 
 def as_json(config: RunConfig, planned: list[PlannedStage], hourly_price: Decimal, before: Before) -> JSON:

@@ -21,6 +21,7 @@ from lab.journal import RECORD, RunJournal, read_events
 from lab.model import JSON, Cell, LabError, ResultsError, Stamp, UsageError, sha256_text
 from lab.providers import folders
 from lab.providers.contract import Provider
+from lab.run_records import Seal, seal_of
 from lab.run_state import Tools
 from lab.stages import registry
 from lab.store import Store
@@ -74,6 +75,7 @@ def first_event(config: RunConfig, tools: Tools) -> JSON:
         "stamps": {name: dict(stamp.inputs) for name, stamp in _stamps(config, tools).items()},
         "claims": _claims(tools.claims),
         "owner": owner(),
+        "sums": True,
     }
 
 
@@ -155,10 +157,12 @@ def resumable(store: Store) -> list[str]:
 
 
 def _ended_well(folder: Path) -> bool:
-    """Whether there is a record of the run, and no cell in it has a problem."""
+    """Whether there is a record of the run, sealed if it is to be, and no cell in it has a problem."""
     try:
+        if seal_of(folder) is Seal.UNFINISHED:
+            return False
         return all(entry["problem"] is None for entry in json.loads(text_of(folder / RECORD))["cells"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, ResultsError):
         return False
 
 

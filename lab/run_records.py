@@ -1,13 +1,72 @@
-"""Reading run.json of earlier runs; the writing is the store's."""
+"""Reading the records of runs: what earlier ones took, and whether they are as they were written."""
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.model import Cell
+from lab.atomic import text_of
+from lab.checksums import SUMS, check
+from lab.journal import JOURNAL, RECORD, read_events
+from lab.model import Cell, ResultsError
+
+
+class Seal(enum.StrEnum):
+    """What is known of a run's files. UNSEALED: of a lab that wrote no sums for runs, so nobody can tell."""
+
+    SEALED = "whole and unchanged"
+    UNSEALED = "not sealed"
+    UNFINISHED = "unfinished"
+
+
+def run_folders(results: Path) -> list[Path]:
+    """Folders of runs, oldest first; what else lies there is passed over."""
+    files = (JOURNAL, RECORD, SUMS)
+    return [
+        folder for folder in sorted(results.glob("_runs/[!.]*/")) if any((folder / name).exists() for name in files)
+    ]
+
+
+def seal_of(folder: Path) -> Seal:
+    """Whether a run's files are as they were when it ended; ResultsError naming each that is not.
+
+    A run that another process goes on with meanwhile is UNFINISHED, not damaged.
+    """
+    try:
+        sums = text_of(folder / SUMS)
+        check(folder)
+    except ResultsError:
+        if _sums_are_still(sums, folder):
+            raise
+        return Seal.UNFINISHED
+    except FileNotFoundError:
+        return _without_sums(folder)
+    except OSError as error:
+        raise ResultsError(f"{folder} cannot be read: {error}") from error
+    return Seal.SEALED
+
+
+def _sums_are_still(sums: str, folder: Path) -> bool:
+    """Whether the sums are what they were: they go before anything that they are about is changed."""
+    try:
+        return text_of(folder / SUMS) == sums
+    except OSError:
+        return False
+
+
+def _without_sums(folder: Path) -> Seal:
+    """A run's record comes before its sums, and runs that get sums say so in their first event."""
+    events = read_events(folder)
+    if not (folder / RECORD).exists() or (events and events[0].get("sums")):
+        return Seal.UNFINISHED
+    try:
+        json.loads(text_of(folder / RECORD))
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"{folder / RECORD} cannot be read: {error}") from error
+    return Seal.UNSEALED
 
 
 def earlier_phases(

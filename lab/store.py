@@ -4,7 +4,7 @@
 
     results/<cell>/<stage>/<NNNN>/   raw/*  observation.json  verdict.json  stamp.json  SHA256SUMS
     results/_smoke/<cell>/...        the same for quick runs
-    results/_runs/<run>/             run.json  journal.jsonl
+    results/_runs/<run>/             journal.jsonl  run.json  SHA256SUMS (these two as long as the run has ended)
 
 A file appears by temporary file, fsync, rename, fsync of the folder; an attempt by the rename of ``.NNNN.partial``.
 ``SHA256SUMS`` serves ``sha256sum -c`` and covers every other file. Hidden beside an attempt: ``.NNNN.partial`` was not
@@ -38,7 +38,7 @@ from lab.atomic import (
     write_bytes_whole,
     write_whole,
 )
-from lab.checksums import FORMAT, SUMS, check, digests_of
+from lab.checksums import FORMAT, SUMS, check, sums_text
 from lab.journal import RunJournal
 from lab.model import JSON, Cell, Environment, ResultsError, Stamp, UsageError
 
@@ -338,8 +338,7 @@ def _raw_texts(folder: Path) -> dict[str, str]:
 def _write_sealed(folder: Path, documents: Mapping[str, JSON | None]) -> None:
     for name, value in documents.items():
         write_whole(folder / f"{name}.json", json_text(value), kept=folder)
-    sums = "".join(f"{digest}  {name}\n" for name, digest in digests_of(folder).items())
-    write_whole(folder / SUMS, sums, kept=folder)
+    write_whole(folder / SUMS, sums_text(folder), kept=folder)
     if (folder / "raw").exists():
         fsync_folder(folder / "raw")
 

@@ -52,7 +52,7 @@ def demo(
     where = ["--results", str(results)]
     written = ["--junit", str(target / "claims.xml"), "--html-file", str(target / "index.html")]
     codes = [
-        _step("Is every stored file whole and unchanged?", ["verify", *where]),
+        _step("Is every stored attempt whole and unchanged?", ["verify", *where]),
         _step(
             "What do the results say of the claims? As a summary, and for other programs.",
             ["summary", *where, *([] if project is None else ["--project", str(project)]), *written],

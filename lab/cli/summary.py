@@ -16,6 +16,7 @@ from lab.report import comparability
 from lab.report.outcomes import outcome_exit_code
 from lab.report.statistics import predicted_orders
 from lab.report.summary import render
+from lab.run_records import Seal, run_folders, seal_of
 from lab.stages import registry
 from lab.store import Attempt, Store, write_whole
 
@@ -124,10 +125,21 @@ def summary(
 
 
 def verify(results: shared.ResultsOption = shared.RESULTS) -> None:
-    """Check every stored attempt against its checksums and its stamp. Exit 4 when one is damaged."""
+    """Check every stored attempt and run against its checksums. Exit 4 when one is damaged.
+
+    Covered are all files of sealed attempts, their stamps too, and the record and journal of runs that have ended.
+    Runs of older labs have no checksums: "not sealed". What is unfinished has none yet. summary.md is checked by
+    `lab summary --check`; notes.md is a person's.
+    """
     stored_results.require_folder(results)
     store = Store(results)
     problems = store.verify()
+    seals: dict[Path, Seal] = {}
+    for folder in run_folders(results):
+        try:
+            seals[folder] = seal_of(folder)
+        except ResultsError as error:
+            problems += str(error).split("\n")
     for problem in problems:
         console.progress(problem)
     if problems:
@@ -135,7 +147,9 @@ def verify(results: shared.ResultsOption = shared.RESULTS) -> None:
     count = len(store.attempts()) + len(store.attempts(smoke=True))
     unfinished = store.partials()
     console.progress(f"{count} attempts are whole and unchanged; {len(unfinished)} unfinished")
-    for path in unfinished:
+    told = [f"{list(seals.values()).count(seal)} {seal}" for seal in Seal]
+    console.progress(f"runs: {'; '.join(told)}")
+    for path in [*unfinished, *(folder for folder, seal in seals.items() if seal is Seal.UNFINISHED)]:
         console.progress(f"unfinished: {path}")
 
 

@@ -85,7 +85,7 @@ VERBS: dict[str, Verb] = {
     "verify": Verb(
         module="lab.cli.summary",
         function="verify",
-        help="Check every stored attempt against its checksums and its stamp. Exit 4 when one is damaged.",
+        help="Check every stored attempt and run against its checksums. Exit 4 when one is damaged.",
         group=READ,
     ),
     "scan": Verb(

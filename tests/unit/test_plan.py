@@ -133,7 +133,7 @@ def test_files_that_would_be_written():
     assert found[0] == (
         "results/upstream-v1.36.3/class/<attempt>/{raw/*,observation.json,verdict.json,stamp.json,SHA256SUMS}"
     )
-    assert len(found) == 6 + 5
+    assert len(found) == 6 + 6
     assert "results/_runs/<run>/journal.jsonl" in found
     assert "results/summary.md" in found
     quick = replace(CONFIG, quick=True)
