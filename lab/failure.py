@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from lab.attempts import Work
+from lab.config import RunConfig
 from lab.distros.bundle import INDEX, Bundle
 from lab.distros.contract import Cluster
 from lab.model import Cell, Interrupted, LabError
@@ -43,7 +46,7 @@ def _save_manifests(work: Work, stages: Sequence[Stage], bundle: Bundle) -> None
                 bundle.text(name, work.tools.manifests.render(case, **stage.changes))
 
 
-def report(result: CellResult, results: Path) -> str:
+def report(result: CellResult, config: RunConfig) -> str:
     """What failed, where and in which phase, where its bundle is, what to type next; "" for a cell without fault."""
     if not result.failures:
         return ""
@@ -55,7 +58,7 @@ def report(result: CellResult, results: Path) -> str:
         lines.append(f"  {', '.join(words) or 'before the first phase'}: {_first_lines(failure.text)}")
     if result.logs is not None:
         lines.append(f"  logs: {result.logs}{_lacking(result.logs)}")
-    lines += [f"  next: {command}" for command in next_commands(result, results)]
+    lines += [f"  next: {command}" for command in next_commands(result, config)]
     return "\n".join(lines)
 
 
@@ -73,20 +76,35 @@ def _lacking(folder: Path) -> str:
     return f" ({count} items are missing, {INDEX} says why)" if count else ""
 
 
-def next_commands(result: CellResult, results: Path) -> list[str]:
-    """Commands to type after a failure, the most useful first."""
-    where = "" if results == DEFAULT_RESULTS else f" --results {results}"
+def next_commands(result: CellResult, config: RunConfig) -> list[str]:
+    """Commands to type after a failure, the most useful first; a stage is run again as it was asked for."""
+    where = [] if config.results == DEFAULT_RESULTS else ["--results", str(config.results)]
     commands = [f"lab ssh {result.kept}", f"lab logs {result.kept}"] if result.kept else []
     if result.missing:
-        commands.append(f"lab run --resume {result.run_id}{where}")
+        commands.append(shlex.join(["lab", "run", "--resume", result.run_id, *where]))
     else:
         again = ",".join(dict.fromkeys(failure.stage for failure in result.failures if failure.stage))
-        stages = f" --stages {again}" if again else ""
-        node = f" --node {result.kept}" if result.kept else " --keep failed"
-        commands.append(f"lab run {_cell_flags(result.cell)}{stages}{node}{where}")
+        stages = ["--stages", again] if again else []
+        node = ["--node", result.kept] if result.kept else [*_node_flags(config), "--keep", "failed"]
+        sampling = ["--quick"] if config.quick else []
+        sampling += ["--order", config.order, "--reps", str(config.reps)]
+        commands.append(shlex.join(["lab", "run", *_cell_flags(result.cell), *stages, *sampling, *node, *where]))
     return commands
 
 
-def _cell_flags(cell: Cell) -> str:
-    words = [f"--versions {cell.version}", f"--distro {cell.distro}", *(f"--gate {gate}" for gate in cell.gates)]
-    return " ".join(words)
+def _cell_flags(cell: Cell) -> list[str]:
+    gates = [word for gate in cell.gates for word in ("--gate", str(gate))]
+    return ["--versions", cell.version, "--distro", cell.distro, *gates]
+
+
+def _node_flags(config: RunConfig) -> list[str]:
+    """What kind of node, and where its binaries come from, as far as it was said."""
+    words = [] if config.nodes.host is not None else ["--provider", config.provider]
+    for entry in fields(config.nodes):
+        value = getattr(config.nodes, entry.name)
+        if value != entry.default:
+            flag = f"--{entry.name.replace('_', '-')}"
+            words += [flag] if value is True else [flag, str(value)]
+    words += [] if config.artifacts is None else ["--artifacts", str(config.artifacts)]
+    named = {"--no-download": not config.download, "--no-build": not config.build, "--airgap-images": config.own_images}
+    return words + [flag for flag, is_set in named.items() if is_set]

@@ -76,7 +76,7 @@ def _run(config: RunConfig, past: Past | None, flags: Flags) -> None:
         if result.kept:
             console.progress(f"kept: {result.kept}  (lab ssh {result.kept}; lab down {result.kept})")
         if result.failures:
-            console.explain(failure.report(result, config.results))
+            console.explain(failure.report(result, config))
         if result.problem is not None:
             console.fail(result.problem)
     if flags.as_json:

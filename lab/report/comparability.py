@@ -42,6 +42,10 @@ MUST_AGREE = (
 SHORT_DIGEST = 12
 LONGEST_VALUE = 60
 ABSENT = "(absent)"
+DEFAULT_RESULTS = "results"
+FLAG_OF = {"order": "--order", "reps": "--reps", "pairs": "--reps", "repetitions": "--reps"}
+"""Sampling parameters that a flag of `lab run` decides; a stage has one for each flag at most."""
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -264,20 +268,33 @@ def _mixed_text(stage: str, attempts: Sequence[AttemptRecord]) -> str:
             f"    {name}: {_shown(attempt.stamp, name)}, latest {_shown(latest.stamp, name)}"
             for name in differing_inputs(attempt.stamp, latest.stamp)
         ]
-        lines.append(f"    run the stage again for it: {rerun_command(attempt)}")
+        lines.append(f"    run the stage again for it: {rerun_command(attempt, latest.stamp)}")
     return "\n".join(lines)
 
 
-def rerun_command(attempt: AttemptRecord) -> str:
-    """The command line that collects one stage of one cell again, at the same kind of provider."""
+def rerun_command(attempt: AttemptRecord, like: Stamp) -> str:
+    """The command line that collects one stage of one cell again, at the same kind of provider, into the same folder.
+
+    Sampling parameters are those of the stamp that it is to have, ``like``; the other inputs are the project's.
+    """
     words = ["lab", "run", "--stages", attempt.stage, "--versions", attempt.cell.version]
-    words += ["--distro", attempt.cell.distro]
-    provider = attempt.environment.must_agree.get("provider")
-    if provider is not None:
-        words += ["--provider", provider]
+    words += ["--distro", attempt.cell.distro, *_place(attempt.environment)]
     for gate in sorted(attempt.cell.gates, key=str):
         words += ["--gate", str(gate)]
-    return shlex.join(words)
+    for name, flag in FLAG_OF.items():
+        if f"param/{name}" in like.inputs:
+            words += [flag, str(like.inputs[f"param/{name}"])]
+    results = attempt.path.parents[2]
+    return shlex.join(words if str(results) == DEFAULT_RESULTS else [*words, "--results", str(results)])
+
+
+def _place(environment: Environment) -> list[str]:
+    """Flags for the same kind of node; an own host's address is in no record, so a person puts it in."""
+    provider = environment.must_agree.get("provider")
+    if provider == "ssh":
+        return ["--host", "USER@ADDR"]
+    image = environment.shown.get("image") if provider == "digitalocean" else None
+    return ([] if provider is None else ["--provider", provider]) + ([] if image is None else ["--image", image])
 
 
 def _identity(attempt: AttemptRecord) -> str:

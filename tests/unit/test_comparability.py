@@ -124,7 +124,7 @@ def test_mixed_stamps_are_refused_with_the_inputs_their_values_and_the_command()
     assert "param/reps" not in text
     assert (
         "lab run --stages kernel --versions v1.37.1 --distro k3s --provider qemu "
-        "--gate PodLevelResourcesFixKubeletQOSClass=false" in text
+        "--gate PodLevelResourcesFixKubeletQOSClass=false --reps 5 --results /results\n" in f"{text}\n"
     )
     assert "--versions v1.34.12" not in text
 
@@ -256,9 +256,18 @@ def test_a_version_of_another_form_is_damage():
 def test_the_rerun_command_quotes_and_omits_an_unknown_provider():
     gate = Gate(name="A", enabled=True, component="kubelet")
     unknown = attempt("v1.36.5+k3s1", gates=(gate,), environment=Environment(must_agree={}, shown={}))
-    assert rerun_command(unknown) == (
-        "lab run --stages kernel --versions v1.36.5+k3s1 --distro k3s --gate A=true@kubelet"
+    assert rerun_command(unknown, unknown.stamp) == (
+        "lab run --stages kernel --versions v1.36.5+k3s1 --distro k3s --gate A=true@kubelet --results /results"
     )
+
+
+def test_the_rerun_command_is_short_in_the_usual_folder_and_names_an_image_and_a_host():
+    path = Path("results/k3s-v1.36.5/kernel/0001")
+    droplet = Environment(must_agree=QEMU | {"provider": "digitalocean"}, shown={"image": "debian-13-x64"})
+    found = attempt(path=path, environment=droplet)
+    assert rerun_command(found, found.stamp).endswith("--distro k3s --provider digitalocean --image debian-13-x64")
+    found = attempt(path=path, environment=in_environment(provider="ssh"))
+    assert rerun_command(found, found.stamp).endswith("--distro k3s --host USER@ADDR")
 
 
 @pytest.mark.parametrize(
