@@ -1,7 +1,7 @@
-"""Processes that belong to a node, found by a mark in their environment rather than by a pid file.
+"""Processes that belong to a folder (of a node, of an image that is built), found by a mark in their environment.
 
-A crash between starting a process and writing its pid down would lose it; the mark is there from the first instruction.
-A process is identified by pid *and* start time, since pids are used again.
+A crash between starting a process and writing its pid into a file would lose it; the mark is there from the first
+instruction. A process is identified by pid *and* start time, since pids are used again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,13 +107,12 @@ def marked(folder: Path) -> list[Identity]:
 
 
 def end_marked(folder: Path, *, grace_s: float = 2.0) -> list[Identity]:
-    """End every process of a node: SIGTERM, then SIGKILL after ``grace_s``. Returns those that would not go."""
+    """End every process of a node, with its group: SIGTERM, then SIGKILL after ``grace_s``. Those that would not go."""
     left: list[Identity] = []
     for number, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         deadline = Deadline.after(seconds)
         living = marked(folder)
-        for process in living:
-            _send(process, number)
+        _send(living, number)
         while living and deadline.remaining_s() > 0:
             living = [process for process in living if not _has_ended(process)]
             if living:
@@ -124,12 +124,22 @@ def end_marked(folder: Path, *, grace_s: float = 2.0) -> list[Identity]:
     return left
 
 
-def _send(process: Identity, number: int) -> None:
-    if process.is_alive():
-        try:
-            os.kill(process.pid, number)
-        except ProcessLookupError:
-            return
+def _send(living: Iterable[Identity], number: int) -> None:
+    """Send a signal to processes and to all of their groups.
+
+    In a group may be some whose mark cannot be read, since they run as others in a user namespace.
+    """
+    told = {os.getpgrp()}
+    for process in living:
+        with suppress(ProcessLookupError, PermissionError):
+            if not process.is_alive():
+                continue
+            group = os.getpgid(process.pid)
+            if group == os.getpgrp():
+                os.kill(process.pid, number)
+            elif group not in told:
+                told.add(group)
+                os.killpg(group, number)
 
 
 def _has_ended(process: Identity) -> bool:

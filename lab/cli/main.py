@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from lab import __version__
-from lab.cli import console
+from lab.cli import endings
 from lab.cli.verbs import Verbs
 from lab.config import token_of
-from lab.model import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LabError, NodeError
 from lab.secrets import SECRETS
 
 app = typer.Typer(
@@ -54,16 +54,4 @@ def run(argv: list[str] | None = None) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the program on ``argv`` (default: the process's); returns the exit code."""
     SECRETS.add(token_of(os.environ))
-    try:
-        app(args=argv)
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else EXIT_USAGE
-    except KeyboardInterrupt:
-        console.progress("interrupted")
-        return EXIT_INTERRUPTED
-    except LabError as error:
-        return console.fail(error)
-    except OSError as error:
-        # A file or folder of this machine; the text of an OSError names it.
-        return console.fail(NodeError(f"this machine refused: {error}; mend that and run again"))
-    return EXIT_OK
+    return endings.exit_code(partial(app, args=argv))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Annotated
 
 import typer
 
+from lab.artifacts import cache as artifacts_cache
 from lab.cli import console, shared
 from lab.host import Command
-from lab.model import EXIT_OK, LabError, NodeError, UsageError, heaviest_code
+from lab.leftovers import remove_all
+from lab.model import EXIT_OK, Interrupted, LabError, NodeError, UsageError, heaviest_code
 from lab.providers import folders
 from lab.providers.contract import NodeRecord, Provider
 from lab.secrets import SECRETS
@@ -30,6 +33,8 @@ def _listed() -> tuple[list[tuple[Provider, NodeRecord]], list[int]]:
     for provider in shared.usable_providers():
         try:
             found += [(provider, record) for record in provider.records()]
+        except Interrupted:
+            raise
         except LabError as error:
             codes.append(console.fail(error))
     return found, codes
@@ -132,6 +137,8 @@ def down(
         try:
             listed[name][0].down(name)
             console.progress(f"removed {name}")
+        except Interrupted:
+            raise
         except LabError as error:
             codes.append(console.fail(error))
     _leave(codes)
@@ -143,13 +150,19 @@ def gc(
 ) -> None:
     """Remove what dead runs left: guests of dead processes, and what is ours in the cloud and has expired.
 
+    Also what a killed lab left half done in the cache, with its processes: a guest image, a download, a build.
+
     Exit 6 when something will not go, 5 when a provider could not be asked.
     """
     removed: list[str] = []
     codes = [EXIT_OK]
-    for provider in shared.usable_providers():
+    steps = [partial(provider.collect_garbage, dry_run=dry_run) for provider in shared.usable_providers()]
+    steps.append(partial(remove_all, artifacts_cache.left(shared.cache_folder()), dry_run=dry_run))
+    for step in steps:
         try:
-            removed += provider.collect_garbage(dry_run=dry_run)
+            removed += step()
+        except Interrupted:
+            raise
         except LabError as error:
             codes.append(console.fail(error))
     if as_json:

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from lab import experiment, failure, interrupts, plan, project, resume
+from lab import experiment, failure, plan, project, resume
 from lab.cli import console, progress, shared
 from lab.cli.flags import Flags, check_resume, configured, make_config
 from lab.cli.summary import check_inputs, write_summary
@@ -69,7 +69,7 @@ def _run(config: RunConfig, past: Past | None, flags: Flags) -> None:
         return before[cell] or {"": plan.cell_seconds(config)}
 
     tools = shared.make_tools(config)
-    with interrupts.raising(), progress.watching(expected) as watch:
+    with progress.watching(expected) as watch:
         results = experiment.run(config, replace(tools, watch=watch), past)
     for result in results:
         console.progress(f"\n{result.cell.name}\n{render_phases(result.phases, before[result.cell])}")

@@ -14,15 +14,16 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from lab import __version__
-from lab.cli import console
+from lab.cli import console, endings
 from lab.cli.help_topics import topic
-from lab.model import EXIT_INTERRUPTED, LabError, NodeError, ParseError, UsageError
+from lab.model import LabError, NodeError, ParseError, UsageError
 from lab.scan import documents, output
 from lab.scan.chunks import Readable
 from lab.scan.findings import Finding, findings_of
@@ -342,15 +343,7 @@ def run_alone(argv: Sequence[str], *, name: str, obj: str | None = None) -> int:
     """Run the verb as a program of its own, with the exit codes of `lab scan`."""
     app = typer.Typer(name=name, add_completion=False, pretty_exceptions_enable=False)
     app.command()(scan)
-    try:
-        app(args=list(argv), prog_name=name, obj=obj)
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 2
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except LabError as error:
-        return console.fail(error)
-    return 0
+    return endings.exit_code(partial(app, args=list(argv), prog_name=name, obj=obj))
 
 
 def kubectl_plugin() -> None:

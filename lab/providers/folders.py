@@ -12,12 +12,14 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import filelock
 
-from lab import processes
-from lab.model import LabError, LeftBehind, NodeError, UsageError
+from lab import leftovers, processes
+from lab.leftovers import Leftover
+from lab.model import NodeError, UsageError
 from lab.processes import Identity
 from lab.providers.contract import NodeRecord
 from lab.ssh import Address, SshHost
@@ -170,16 +172,8 @@ def find(cache: Path, node_id: str, provider: str | None = None) -> NodeFolder:
 
 def remove(entry: NodeFolder) -> None:
     """End the node's local processes and delete its folder; LeftBehind names what would not go."""
-    stubborn = processes.end_marked(entry.folder)
-    if stubborn:
-        pids = ", ".join(str(process.pid) for process in stubborn)
-        raise LeftBehind(
-            f"node {entry.id}: processes {pids} would not end; folder {entry.folder} is still there; "
-            "`lab gc` tries again once this process has ended"
-        )
-    shutil.rmtree(entry.folder, ignore_errors=True)
-    if entry.folder.exists():
-        raise LeftBehind(f"node {entry.id}: folder {entry.folder} could not be deleted")
+    leftovers.end_processes(entry.folder, what=f"node {entry.id}")
+    leftovers.delete(entry.folder, what=f"node {entry.id}")
 
 
 def expired(cache: Path, provider: str) -> list[NodeFolder]:
@@ -198,17 +192,12 @@ def collect(cache: Path, provider: str, end: Callable[[NodeFolder], None], *, dr
 
     LeftBehind, after all were tried, with what could not be ended.
     """
-    removed, problems = [], []
-    for place in expired(cache, provider):
-        try:
-            if not dry_run:
-                end(place)
-            removed.append(place.id)
-        except LabError as error:
-            problems.append(str(error))
-    if problems:
-        raise LeftBehind("\n".join(problems))
-    return removed
+    return leftovers.remove_all(left(cache, provider, end), dry_run=dry_run)
+
+
+def left(cache: Path, provider: str, end: Callable[[NodeFolder], None]) -> list[Leftover]:
+    """Folders that nobody is responsible for, to be removed by ``end``."""
+    return [Leftover(id=place.id, remove=partial(end, place)) for place in expired(cache, provider)]
 
 
 def record(entry: NodeFolder) -> NodeRecord:

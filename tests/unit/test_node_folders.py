@@ -176,7 +176,7 @@ class TestRemove:
 
     def test_a_stubborn_process_is_named_and_the_folder_stays(self, tmp_path, monkeypatch):
         guest = folders.make(tmp_path, "n-r1", "r1", "qemu")
-        monkeypatch.setattr(processes, "end_marked", lambda folder: [Identity(pid=4242, start_ticks=1)])
+        monkeypatch.setattr(processes, "end_marked", lambda folder, grace_s: [Identity(pid=4242, start_ticks=1)])
         with pytest.raises(LeftBehind, match="node n-r1: processes 4242 would not end") as caught:
             folders.remove(guest)
         assert str(guest.folder) in str(caught.value)

