@@ -80,7 +80,7 @@ def run(config: RunConfig, tools: Tools, past: Past | None = None) -> list[CellR
     check_claims(tools.claims, quick=config.quick)
     registry.check_claims(tools.claims.claims)
     if past is not None:
-        resume.remove_left_nodes(past, tools.provider, tools, is_shared=config.reuse_node)
+        resume.remove_left_nodes(past, tools.provider, tools, cache=config.cache, is_shared=config.reuse_node)
     stages = registry.select(config.stages)
     shared = None
     if config.reuse_node:

@@ -47,6 +47,10 @@ class UsageError(LabError):
     exit_code = EXIT_USAGE
 
 
+class NoSuchNode(UsageError):
+    """No node has this name: where it would be known, it was looked for. Never raised when that could not be done."""
+
+
 class ResultsError(LabError):
     """Stored results are damaged or do not belong together."""
 

@@ -18,7 +18,7 @@ from lab.atomic import text_of
 from lab.claim_history import ClaimFile
 from lab.config import NodeOptions, RunConfig
 from lab.journal import RECORD, RunJournal, read_events
-from lab.model import JSON, Cell, LabError, ResultsError, Stamp, UsageError, sha256_text
+from lab.model import JSON, Cell, LabError, NoSuchNode, ResultsError, Stamp, UsageError, sha256_text
 from lab.providers import folders
 from lab.providers.contract import Provider
 from lab.run_records import Seal, seal_of
@@ -216,15 +216,18 @@ def left_nodes(past: Past, *, is_shared: bool) -> list[str]:
     return list(made)
 
 
-def remove_left_nodes(past: Past, provider: Provider, tools: Tools, *, is_shared: bool) -> None:
+def remove_left_nodes(past: Past, provider: Provider, tools: Tools, *, cache: Path, is_shared: bool) -> None:
     """Remove what earlier processes left, and nothing that is not of this run.
 
-    LeftBehind when something stays. Local guests of dead processes go all together, as with `lab gc`.
+    LeftBehind when something stays. A node that could not be asked for passes its error on and stays in the journal as
+    one that may be there; UsageError when another live process uses it. Local guests of dead processes go all together,
+    as with `lab gc`.
     """
     for node in left_nodes(past, is_shared=is_shared):
         try:
+            _take_over(cache, node)
             provider.down(node)
-        except UsageError:
+        except NoSuchNode:
             # The provider's own list is the truth: there is no such node (any more).
             gone = f"{node} is gone already"
         else:
@@ -234,6 +237,15 @@ def remove_left_nodes(past: Past, provider: Provider, tools: Tools, *, is_shared
     if provider.name == folders.LOCAL:
         for name in provider.collect_garbage(dry_run=False):
             tools.progress(f"{name} is removed")
+
+
+def _take_over(cache: Path, node: str) -> None:
+    """Let nobody else begin to use a node that is about to be removed; UsageError when somebody does already."""
+    try:
+        folders.adopt(folders.find(cache, node))
+    except NoSuchNode:
+        # A cloud may have it all the same.
+        return
 
 
 def spent_s(past: Past | None, now: float) -> list[float]:

@@ -22,7 +22,7 @@ import pytest
 from lab.distros.contract import Cluster, Waiting
 from lab.host import UNPACK, Command, Completed, Deadline, failure_text, wait_until
 from lab.kubectl import Kubectl
-from lab.model import GATED, Cell, CommandError, LeftBehind, TransportError, UsageError, WaitTimeout
+from lab.model import GATED, Cell, CommandError, LeftBehind, NoSuchNode, TransportError, UsageError, WaitTimeout
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 
 
@@ -255,7 +255,7 @@ class FakeProvider:
 
     def down(self, node_id: str) -> None:
         if node_id not in self.alive:
-            raise UsageError(f"no node {node_id!r}; there are: {', '.join(self.alive) or 'none'}")
+            raise NoSuchNode(f"no node {node_id!r}; there are: {', '.join(self.alive) or 'none'}")
         self.destroy(self.alive[node_id])
 
     def collect_garbage(self, *, dry_run: bool) -> list[str]:
@@ -292,7 +292,7 @@ class FakeProvider:
     def attach(self, node_id: str) -> Node:
         self.steps.enter("provider.attach", node_id)
         if node_id not in self.alive:
-            raise UsageError(f"no node {node_id!r}; there are: {', '.join(self.alive) or 'none'}")
+            raise NoSuchNode(f"no node {node_id!r}; there are: {', '.join(self.alive) or 'none'}")
         return self.alive[node_id]
 
     def keep(self, node: Node, until_s: float) -> None:

@@ -20,7 +20,7 @@ from lab import experiment, resume
 from lab.config import RunConfig
 from lab.experiment import CellResult, Tools
 from lab.journal import read_events
-from lab.model import UsageError
+from lab.model import NoSuchNode
 from lab.providers.contract import Node
 from lab.stages.context import StageContext
 from lab.stages.contract import Stage
@@ -40,7 +40,7 @@ class FolderProvider(FakeProvider):
 
     def down(self, node_id: str) -> None:
         if not (self.root / node_id).is_dir():
-            raise UsageError(f"no node {node_id!r}")
+            raise NoSuchNode(f"no node {node_id!r}")
         shutil.rmtree(self.root / node_id)
 
 

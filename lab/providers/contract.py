@@ -98,7 +98,7 @@ class Provider(Protocol):
         """A node that answers over SSH. On failure nothing is left and NodeError says what was seen last."""
 
     def attach(self, node_id: str) -> Node:
-        """A kept node, by its id; UsageError when there is none."""
+        """A kept node, by its id; NoSuchNode when there is none."""
 
     def keep(self, node: Node, until_s: float) -> None:
         """Let the node outlive this process until ``until_s`` (Unix time) or its expiry, whichever is sooner."""
@@ -110,7 +110,10 @@ class Provider(Protocol):
         """Every node of this provider that is there, whoever made it."""
 
     def down(self, node_id: str) -> None:
-        """Remove a node by its id; UsageError when there is none, LeftBehind when something stays."""
+        """Remove a node by its id; LeftBehind when something stays.
+
+        NoSuchNode only when it is known that there is none: whoever gets it need not look again.
+        """
 
     def collect_garbage(self, *, dry_run: bool) -> list[str]:
         """Remove what nobody is responsible for any more; the ids. LeftBehind when something stays."""

@@ -19,7 +19,7 @@ import filelock
 
 from lab import leftovers, processes
 from lab.leftovers import Leftover
-from lab.model import NodeError, UsageError
+from lab.model import NodeError, NoSuchNode, UsageError
 from lab.processes import Identity
 from lab.providers.contract import NodeRecord
 from lab.ssh import Address, SshHost
@@ -82,7 +82,7 @@ def adopt(entry: NodeFolder) -> NodeFolder:
     with filelock.FileLock(entry.folder / "owner.lock", timeout=ADOPT_LOCK_S):
         owner = _read(entry.folder).owner
         if owner.is_alive() and owner != processes.myself():
-            raise UsageError(f"node {entry.id} is in use by process {owner.pid}")
+            raise UsageError(f"node {entry.id} is in use by process {owner.pid}; wait until that has ended, or end it")
         mine = replace(_read(entry.folder), owner=processes.myself())
         _write_owner(entry.folder, mine)
     return mine
@@ -163,10 +163,10 @@ def read_node(entry: NodeFolder) -> tuple[SshHost, dict[str, str]]:
 
 
 def find(cache: Path, node_id: str, provider: str | None = None) -> NodeFolder:
-    """One folder by id; UsageError names those that exist."""
+    """One folder by id; NoSuchNode names those that exist."""
     entries = {entry.id: entry for entry in read(cache, provider)}
     if node_id not in entries:
-        raise UsageError(f"no node {node_id!r}; there are: {', '.join(entries) or 'none'} (see `lab nodes`)")
+        raise NoSuchNode(f"no node {node_id!r}; there are: {', '.join(entries) or 'none'} (see `lab nodes`)")
     return entries[node_id]
 
 

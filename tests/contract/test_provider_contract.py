@@ -12,7 +12,7 @@ import pytest
 
 from lab.cli.shared import cache_folder
 from lab.host import Command, Deadline
-from lab.model import UsageError
+from lab.model import NoSuchNode, UsageError
 from lab.providers.contract import Node, NodeSpec
 from lab.providers.qemu.provider import QemuProvider
 from lab.providers.registry import PROVIDERS
@@ -76,10 +76,10 @@ def test_life_of_a_node(made: tuple[Any, NodeSpec, Node]) -> None:
     again = provider.attach(node.id)
     assert again.id == node.id
     assert again.host.run(Command(argv=("cat", "/given"))).stdout == "a file\n"
-    with pytest.raises(UsageError, match="no node 'never-made'"):
+    with pytest.raises(NoSuchNode, match="no node 'never-made'"):
         provider.attach("never-made")
     # Gone means gone, and once more does no harm.
     provider.destroy(again)
-    with pytest.raises(UsageError, match="no node"):
+    with pytest.raises(NoSuchNode, match="no node"):
         provider.attach(node.id)
     provider.destroy(again)

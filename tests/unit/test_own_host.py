@@ -13,7 +13,7 @@ import pytest
 from lab import processes
 from lab.config import NodeOptions
 from lab.host import Deadline
-from lab.model import Interrupted, LeftBehind, NodeError, TransportError, UsageError
+from lab.model import Interrupted, LeftBehind, NodeError, NoSuchNode, TransportError, UsageError
 from lab.providers import folders
 from lab.providers.contract import NodeSpec
 from lab.providers.own_host import lock
@@ -351,14 +351,14 @@ class TestKeptAndLost:
     def test_unknown_nodes(self, world):
         provider = world(OwnHost())
         for call in (provider.attach, provider.down):
-            with pytest.raises(UsageError, match="no node 'x'"):
+            with pytest.raises(NoSuchNode, match="no node 'x'"):
                 call("x")
 
     def test_a_node_of_another_provider_is_none_of_ours(self, world, tmp_path):
         folders.make(tmp_path / "cache", "guest", "r1", "qemu")
         provider = world(OwnHost())
         assert provider.records() == []
-        with pytest.raises(UsageError, match="no node 'guest'"):
+        with pytest.raises(NoSuchNode, match="no node 'guest'"):
             provider.down("guest")
 
     def test_down_removes_the_distribution_first(self, world):

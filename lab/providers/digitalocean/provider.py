@@ -17,7 +17,7 @@ from typing import TypeVar
 from lab import interrupts
 from lab.config import NodeOptions
 from lab.host import Deadline, Sleep, wait_until
-from lab.model import Interrupted, LabError, LeftBehind, NodeError, UsageError, WaitTimeout
+from lab.model import Interrupted, LabError, LeftBehind, NodeError, NoSuchNode, UsageError, WaitTimeout
 from lab.providers import folders
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 from lab.providers.digitalocean import inventory, names
@@ -295,7 +295,7 @@ class DigitalOceanProvider:
         node.host.close()
         try:
             place = folders.find(self._cache, node.id, self.name)
-        except UsageError:
+        except NoSuchNode:
             return
         self.down(place.id)
 
@@ -338,7 +338,7 @@ class DigitalOceanProvider:
         if place is not None:
             folders.remove(place)
         elif not listed:
-            raise UsageError(f"no node {node_id!r} in the account (see `lab nodes`)")
+            raise NoSuchNode(f"no node {node_id!r} in the account (see `lab nodes`)")
 
     def _settle_s(self, known: Holdings) -> float:
         """How long to watch the lists before the tag goes, without which a droplet that shows up late is lost.

@@ -18,7 +18,7 @@ from lab import fingerprint, interrupts, project
 from lab.config import NodeOptions
 from lab.fingerprint import Fingerprint
 from lab.host import Clock, Command, Deadline, Sleep
-from lab.model import LeftBehind, NodeError, ParseError, UsageError
+from lab.model import LeftBehind, NodeError, NoSuchNode, ParseError, UsageError
 from lab.providers import folders
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 from lab.providers.folders import NodeFolder
@@ -228,7 +228,7 @@ class OwnHostProvider:
         """Give the host back after the distribution has removed itself; LeftBehind with every difference."""
         try:
             place = folders.find(self._cache, node.id, self.name)
-        except UsageError:
+        except NoSuchNode:
             node.host.close()
             return
         self._give_back(place, node.host)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lab import interrupts, leftovers, processes
 from lab.host import Deadline
-from lab.model import NodeError, UsageError, WaitTimeout
+from lab.model import NodeError, NoSuchNode, WaitTimeout
 from lab.providers import folders
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 from lab.providers.qemu import build_folder, guest, image
@@ -151,7 +151,7 @@ class QemuProvider:
         node.host.close()
         try:
             place = folders.find(self._cache, node.id, self.name)
-        except UsageError:
+        except NoSuchNode:
             return
         folders.remove(place)
 
