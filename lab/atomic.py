@@ -24,19 +24,24 @@ def write_whole(path: Path, text: str, *, kept: Path | None = None) -> None:
 
 def write_bytes_whole(path: Path, data: bytes, *, kept: Path | None = None) -> None:
     """:func:`write_whole` for what is no text."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     with storing(path, kept):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            fsync_folder(path.parent)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        replace_whole(path, data)
+
+
+def replace_whole(path: Path, data: bytes) -> None:
+    """Creates or replaces a file, whole or not at all, also for somebody who looks after a power cut; OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        fsync_folder(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def remove_temporary(folder: Path) -> None:

@@ -19,39 +19,45 @@ from lab.model import Interrupted, LabError, LeftBehind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """One thing: how a person knows it, and what removes it (LeftBehind when it will not go)."""
+    """One thing: how a person knows it, and what removes it.
+
+    ``remove`` says whether it was removed: not when somebody has taken it over. LeftBehind when it will not go.
+    """
 
     id: str
-    remove: Callable[[], None]
+    remove: Callable[[], bool]
 
 
-def remove_all(leftovers: Iterable[Leftover], *, dry_run: bool) -> list[str]:
-    """Remove each, or with ``dry_run`` nothing; their ids. LeftBehind, after all were tried, with what would not go."""
-    removed, problems = [], []
+def remove_all(leftovers: Iterable[Leftover], *, dry_run: bool, problems: Iterable[str] = ()) -> list[str]:
+    """Remove each, or with ``dry_run`` nothing; the ids of what was (or would be) removed.
+
+    LeftBehind, after all were tried, with ``problems`` and with what would not go.
+    """
+    removed, told = [], list(problems)
     for leftover in leftovers:
         try:
-            if not dry_run:
-                leftover.remove()
-            removed.append(leftover.id)
+            if dry_run or leftover.remove():
+                removed.append(leftover.id)
         except Interrupted:
             raise
-        except LabError as error:
-            problems.append(str(error))
-    if problems:
-        raise LeftBehind("\n".join(problems))
+        except (LabError, OSError) as error:
+            told.append(str(error))
+    if told:
+        raise LeftBehind("\n".join(told))
     return removed
 
 
 def unfinished(cache: Path, folder: Path, lock: Path, remove: Callable[[Path], None]) -> Leftover | None:
     """A folder below ``cache`` that was being filled, for ``remove`` to take away; None while its lock is held."""
 
-    def remove_it() -> None:
+    def remove_it() -> bool:
         try:
             with filelock.FileLock(lock, timeout=0):
                 remove(folder)
         except filelock.Timeout:
             # Somebody has begun to fill it anew since it was looked at, and will see to it.
-            return
+            return False
+        return True
 
     try:
         with filelock.FileLock(lock, timeout=0):

@@ -10,6 +10,7 @@ import logging
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.host import Deadline
+from lab.model import sha256_json
 
 _logger = logging.getLogger(__name__)
 
 MARK = "LAB_NODE_FOLDER"
+MACHINE_ID = Path("/etc/machine-id")
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Children of this process that nobody has collected yet."""
@@ -52,6 +55,35 @@ def myself() -> Identity:
     if found is None:
         raise RuntimeError("/proc does not show this process; the lab needs Linux with /proc mounted")
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """Where a pid means something: a machine (see :func:`machine_mark`) and the inode of a pid namespace on it."""
+
+    machine: str
+    pid_namespace: int
+
+
+def home() -> Home:
+    """Where the pids of this process hold."""
+    return Home(machine=machine_mark(machine_id()), pid_namespace=os.stat("/proc/self/ns/pid").st_ino)
+
+
+def machine_id(file: Path = MACHINE_ID) -> str:
+    """The machine's own id, see machine-id(5); empty where there is none."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def machine_mark(own_id: str) -> str:
+    """What tells this machine from others. Containers may share the id of their machine; their names differ.
+
+    The id itself is not for others to read.
+    """
+    return sha256_json([own_id, socket.gethostname()])[:16]
 
 
 def stat_fields(pid: int) -> list[str] | None:

@@ -225,7 +225,7 @@ def remove_left_nodes(past: Past, provider: Provider, tools: Tools, *, cache: Pa
     """
     for node in left_nodes(past, is_shared=is_shared):
         try:
-            _take_over(cache, node)
+            _take_over(past, cache, node)
             provider.down(node)
         except NoSuchNode:
             # The provider's own list is the truth: there is no such node (any more).
@@ -239,10 +239,13 @@ def remove_left_nodes(past: Past, provider: Provider, tools: Tools, *, cache: Pa
             tools.progress(f"{name} is removed")
 
 
-def _take_over(cache: Path, node: str) -> None:
+def _take_over(past: Past, cache: Path, node: str) -> None:
     """Let nobody else begin to use a node that is about to be removed; UsageError when somebody does already."""
     try:
-        folders.adopt(folders.find(cache, node))
+        found = folders.find(cache, node)
+        of_it = {"pid": found.owner.pid, "start_ticks": found.owner.start_ticks}
+        # Earlier processes of this run have ended, wherever they were: the journal could be had.
+        folders.adopt(found, from_elsewhere=of_it in [event.get("owner") for event in past.events])
     except NoSuchNode:
         # A cloud may have it all the same.
         return

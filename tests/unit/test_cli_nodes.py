@@ -111,21 +111,34 @@ def test_nodes_shows_what_becomes_of_each(bench, guests):
 
 def test_gc_removes_what_dead_runs_left_and_nothing_else(bench, guests):
     used, kept = guests.make("used"), guests.make("kept", owner="dead", kept_for_s=HOUR_S)
-    late, damaged = guests.make("late", owner="dead"), guests.make("damaged")
-    (damaged.folder / "owner.json").write_text("{")
+    late, cut = guests.make("late", owner="dead"), guests.make("cut")
+    (cut.folder / "owner.json").unlink()
     dry = bench.lab("gc", "--dry-run")
     assert (dry.code, dry.out) == (0, "")
-    assert dry.err == "would remove damaged-r1\nwould remove late-r1\n"
-    assert all(guests.runs(guest) for guest in (used, kept, late, damaged))
-    assert bench.lab("gc", "--dry-run", "--json").json() == {"dry_run": True, "removed": ["damaged-r1", "late-r1"]}
+    assert dry.err == "would remove cut-r1\nwould remove late-r1\n"
+    assert all(guests.runs(guest) for guest in (used, kept, late, cut))
+    assert bench.lab("gc", "--dry-run", "--json").json() == {"dry_run": True, "removed": ["cut-r1", "late-r1"]}
     ended = bench.lab("gc")
-    assert (ended.code, ended.err) == (0, "removed damaged-r1\nremoved late-r1\n")
+    assert (ended.code, ended.err) == (0, "removed cut-r1\nremoved late-r1\n")
     assert guests.is_gone(late)
-    assert guests.is_gone(damaged)
+    assert guests.is_gone(cut)
     assert guests.runs(used)
     assert guests.runs(kept)
     assert bench.lab("gc").err == "nothing is left over\n"
     assert bench.lab("gc", "--json").json() == {"dry_run": False, "removed": []}
+
+
+def test_gc_leaves_a_folder_alone_whose_owner_cannot_be_read(bench, guests):
+    damaged, late = guests.make("damaged"), guests.make("late", owner="dead")
+    (damaged.folder / "owner.json").write_text("")
+    ended = bench.lab("gc")
+    assert ended.code == 6
+    assert f"node damaged-r1: {damaged.folder}/owner.json cannot be read" in ended.error
+    assert guests.runs(damaged)
+    assert guests.is_gone(late)
+    assert "owner.json cannot be read" in bench.lab("nodes").out
+    assert bench.lab("down", "damaged-r1").code == 5
+    assert guests.runs(damaged)
 
 
 def test_gc_names_what_will_not_go_and_removes_the_rest(bench, guests, monkeypatch):

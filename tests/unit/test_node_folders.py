@@ -15,7 +15,7 @@ import pytest
 
 from lab import processes
 from lab.host import Deadline, wait_until
-from lab.model import LeftBehind, NodeError, UsageError
+from lab.model import LeftBehind, NodeError, NoSuchNode, UsageError
 from lab.processes import Identity
 from lab.providers import folders
 from lab.ssh import Address
@@ -61,6 +61,12 @@ def owner(tmp_path):
 def kill(process):
     process.send_signal(signal.SIGKILL)
     process.wait()
+
+
+def disown(place):
+    """Let the owner be a process that has ended."""
+    path = place.folder / "owner.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": 2**22 + 1}))
 
 
 def is_gone(process):
@@ -162,6 +168,106 @@ class TestKeepAndAdopt:
         assert folders.adopt(guest) == guest
 
 
+class TestElsewhere:
+    """Owners whose pid means nothing here: of another machine, or of another container on this one."""
+
+    HOMES = (
+        processes.Home(machine="another", pid_namespace=processes.home().pid_namespace),
+        processes.Home(machine=processes.home().machine, pid_namespace=4242),
+    )
+
+    @pytest.fixture(params=[0, 1], ids=["machine", "container"])
+    def made(self, tmp_path, monkeypatch, request):
+        """A node whose owner is elsewhere, and there is no such process here."""
+        with monkeypatch.context() as there:
+            there.setattr(processes, "home", lambda: self.HOMES[request.param])
+            there.setattr(processes, "myself", lambda: TestExpiry.DEAD)
+            return folders.make(tmp_path, "n-r1", "r1", "qemu")
+
+    def test_nothing_of_it_is_collected(self, tmp_path, made):
+        assert folders.collect(tmp_path, "qemu", folders.remove, dry_run=False) == []
+        (entry,) = folders.read(tmp_path, "qemu")
+        assert entry.is_in_use(time.time() + 1e9)
+        record = folders.record(entry)
+        assert (record.in_use, record.is_expired) == (True, False)
+        assert record.state == f"in use by process {TestExpiry.DEAD.pid} of another machine or container"
+
+    def test_the_same_pid_here_is_somebody_else(self, tmp_path, made):
+        path = made.folder / "owner.json"
+        me = processes.myself()
+        path.write_text(
+            json.dumps(json.loads(path.read_text()) | {"pid": me.pid, "start_ticks": me.start_ticks})
+        )
+        with pytest.raises(UsageError, match="of another machine or container"):
+            folders.adopt(made)
+
+    def test_only_who_knows_that_it_has_ended_takes_it_over(self, tmp_path, made):
+        with pytest.raises(UsageError, match=r"of another machine or container.*`lab down n-r1` removes the node"):
+            folders.adopt(made)
+        assert folders.adopt(made, from_elsewhere=True).home == processes.home()
+        assert not folders.find(tmp_path, "n-r1").is_elsewhere
+
+    def test_what_was_kept_there_can_be_used_here_until_its_time_is_over(self, tmp_path, made):
+        kept = folders.keep(made, 1000.0)
+        assert not kept.is_expired(999.0)
+        assert kept.is_expired(1000.0)
+        assert folders.adopt(kept).owner == processes.myself()
+        assert not folders.find(tmp_path, "n-r1").is_given_up
+
+    def test_what_was_taken_over_there_is_left_until_long_after_its_time(self, made):
+        used = dataclasses.replace(made, kept_until_s=1000.0)
+        assert not used.is_expired(1000.0 + folders.ELSEWHERE_S)
+        assert used.is_expired(1001.0 + folders.ELSEWHERE_S)
+
+    def test_a_half_made_folder(self, tmp_path, made):
+        made.folder.rename(tmp_path / "nodes" / f".n-r1.{2**22 + 1}")
+        assert folders.expired(tmp_path, "qemu") == []
+
+    def test_a_folder_of_an_older_lab_is_judged_by_its_pid(self, tmp_path, made):
+        path = made.folder / "owner.json"
+        old = ("provider", "pid", "start_ticks", "run_id", "kept_until_s")
+        path.write_text(json.dumps({name: json.loads(path.read_text())[name] for name in old}))
+        (entry,) = folders.read(tmp_path)
+        assert entry.home is None
+        assert [entry.id for entry in folders.expired(tmp_path, "qemu")] == ["n-r1"]
+
+
+class TestCollect:
+    """`lab gc` beside a run that takes a node over at the same moment."""
+
+    def test_a_node_that_was_taken_over_since_it_was_listed_stays(self, tmp_path, monkeypatch):
+        place = folders.make(tmp_path, "n-r1", "r1", "qemu")
+        disown(place)
+        listed = folders.expired(tmp_path, "qemu")
+        monkeypatch.setattr(folders, "expired", lambda cache, provider: listed)
+        folders.adopt(place)
+        ended = []
+        assert folders.collect(tmp_path, "qemu", ended.append, dry_run=False) == []
+        assert ended == []
+
+    def test_nobody_takes_over_what_is_being_removed(self, tmp_path, monkeypatch):
+        place = folders.make(tmp_path, "n-r1", "r1", "qemu")
+        disown(place)
+        monkeypatch.setattr(folders, "ADOPT_LOCK_S", 0.0)
+
+        def end(entry):
+            with pytest.raises(UsageError, match="n-r1 is being removed or taken over by another process"):
+                folders.adopt(entry)
+            folders.remove(entry)
+
+        assert folders.collect(tmp_path, "qemu", end, dry_run=False) == ["n-r1"]
+        with pytest.raises(NoSuchNode):
+            folders.adopt(place)
+        assert os.listdir(tmp_path / "nodes") == [], "to look for it does not make it anew"
+
+    def test_what_another_gc_is_at_is_passed_over(self, tmp_path):
+        place = folders.make(tmp_path, "n-r1", "r1", "qemu")
+        disown(place)
+        with folders._locked(place, 0.0):
+            assert folders.collect(tmp_path, "qemu", folders.remove, dry_run=False) == []
+        assert place.folder.exists()
+
+
 class TestRemove:
     def test_processes_end_before_the_folder_goes(self, tmp_path):
         guest = folders.make(tmp_path, "n-r1", "r1", "qemu")
@@ -205,17 +311,54 @@ class TestAfterACrash:
     @pytest.mark.parametrize(
         "content",
         [
-            None, "", "{", "[]", "7", "null", "{}", '{"pid": 1}',
+            "", "{", "[]", "7", "null", "{}", '{"pid": 1}', b"\xff",
             '{"pid": null, "start_ticks": 1, "run_id": "r", "kept_until_s": 0}',
             '{"pid": 1, "start_ticks": 1, "run_id": "r", "kept_until_s": null}',
             '{"pid": [1], "start_ticks": 1, "run_id": "r", "kept_until_s": 0}',
         ],
     )  # fmt: skip
-    def test_a_folder_without_a_readable_owner_belongs_to_nobody(self, tmp_path, content):
+    def test_a_folder_whose_owner_cannot_be_read_is_told_and_left_alone(self, tmp_path, content):
         folder = tmp_path / "nodes" / "n-r1"
         folder.mkdir(parents=True)
-        if content is not None:
-            (folder / "owner.json").write_text(content)
+        (folder / "owner.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+        late = folders.make(tmp_path, "late-r1", "r1", "qemu")
+        disown(late)
+        for provider in ("qemu", "ssh", None):
+            with pytest.raises(NodeError, match=r"node n-r1: .*owner\.json cannot be read") as caught:
+                folders.find(tmp_path, "n-r1", provider)
+            assert str(folder) in str(caught.value)
+        ended = []
+        for dry_run in (True, False):
+            with pytest.raises(LeftBehind, match=r"node n-r1: .*owner\.json cannot be read"):
+                folders.collect(tmp_path, "qemu", ended.append, dry_run=dry_run)
+        assert [entry.id for entry in ended] == ["late-r1"], "what can be removed is removed"
+        assert folders.collect(tmp_path, "ssh", ended.append, dry_run=False) == []
+        (entry,) = [entry for entry in folders.read(tmp_path) if entry.id == "n-r1"]
+        record = folders.record(entry)
+        assert (record.state, record.in_use, record.is_expired) == ("owner.json cannot be read", True, False)
+        with pytest.raises(NodeError):
+            folders.adopt(entry)
+
+    def test_a_folder_that_may_not_be_looked_into_is_not_taken_for_empty(self, tmp_path, monkeypatch):
+        folders.make(tmp_path, "n-r1", "r1", "ssh")
+        read_text = Path.read_text
+
+        def refuse(path, *arguments, **options):
+            if path.name == "owner.json":
+                raise PermissionError(13, "Permission denied")
+            return read_text(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, "read_text", refuse)
+        assert folders.expired(tmp_path, "qemu") == []
+        with pytest.raises(NodeError, match="Permission denied"):
+            folders.find(tmp_path, "n-r1", "ssh")
+        monkeypatch.setattr(Path, "iterdir", lambda path: (_ for _ in ()).throw(PermissionError(13, "not for you")))
+        with pytest.raises(NodeError, match=r"nodes in .* cannot be listed: .*not for you"):
+            folders.find(tmp_path, "n-r1", "ssh")
+
+    def test_a_folder_whose_removal_was_cut_off_belongs_to_nobody(self, tmp_path):
+        folder = tmp_path / "nodes" / "n-r1"
+        folder.mkdir(parents=True)
         (guest,) = folders.expired(tmp_path, "qemu")
         assert (guest.id, guest.folder) == ("n-r1", folder)
         folders.remove(guest)
@@ -251,7 +394,7 @@ class TestAfterACrash:
         def crash(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(type(tmp_path), "replace", crash)
+        monkeypatch.setattr(os, "replace", crash)
         with pytest.raises(KeyboardInterrupt):
             folders.keep(guest, 99.0)
         monkeypatch.undo()
@@ -277,13 +420,29 @@ class TestNodeFile:
         assert host.name == "n-r1"
         assert facts == {"emulation": "none"}
 
-    @pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"host": "h"}'])
-    def test_a_node_that_was_never_finished(self, tmp_path, text):
+    def test_a_node_that_was_never_finished(self, tmp_path):
         place = folders.make(tmp_path, "n-r1", "r1", "qemu")
-        if text is not None:
-            (place.folder / "node.json").write_text(text)
-        with pytest.raises(NodeError, match="node n-r1 was never finished; `lab down n-r1`"):
+        with pytest.raises(folders.NotBegun, match="node n-r1 was never finished; `lab down n-r1`"):
             folders.read_node(place)
+
+    @pytest.mark.parametrize("text", ["", "{}", "[]", '{"host": "h"}'])
+    def test_what_cannot_be_read_is_not_taken_for_never_finished(self, tmp_path, text):
+        place = folders.make(tmp_path, "n-r1", "r1", "qemu")
+        (place.folder / "node.json").write_text(text)
+        with pytest.raises(NodeError, match=r"node n-r1: .*node\.json cannot be read") as caught:
+            folders.read_node(place)
+        assert not isinstance(caught.value, folders.NotBegun)
+
+    def test_owner_and_node_are_on_the_disk_before_anything_goes_on(self, tmp_path, monkeypatch):
+        synced, renamed = [], []
+        fsync, replace = os.fsync, os.replace
+        monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
+        monkeypatch.setattr(os, "replace", lambda old, new: (renamed.append((str(old), new.name)), replace(old, new)))
+        place = folders.make(tmp_path, "n-r1", "r1", "qemu")
+        folders.write_node(place.folder, self.address(None), {})
+        assert [name for _, name in renamed] == ["owner.json", "node.json"]
+        assert all(old in synced for old, _ in renamed)
+        assert {str(place.folder.parent), str(place.folder)} <= set(synced)
 
 
 class TestProviders:

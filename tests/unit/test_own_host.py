@@ -19,6 +19,7 @@ from lab.providers.contract import NodeSpec
 from lab.providers.own_host import lock
 from lab.providers.own_host.lock import Holder
 from lab.providers.own_host.provider import OwnHostProvider
+from lab.providers.qemu.provider import QemuProvider
 from lab.ssh_keys import make_key_pair
 from tests.captures_helper import ROOT
 from tests.fakes import FakeClock, Reply
@@ -411,6 +412,50 @@ class TestKeptAndLost:
         assert host.lock_text is None
         assert host.removals == 0
         assert list(world.nodes.iterdir()) == []
+
+
+class TestUnreadable:
+    """What cannot be read of a node must not pass for a node that was never begun."""
+
+    @pytest.mark.parametrize("text", ["", "{", "{}"])
+    def test_how_to_reach_it(self, world, text):
+        host = OwnHost()
+        provider = world(host)
+        node = create(provider)
+        commands = len(host.commands)
+        (node.folder / "node.json").write_text(text)
+        abandon(world)
+        for give_back in (lambda: provider.collect_garbage(dry_run=False), lambda: provider.down(NODE)):
+            with pytest.raises(LeftBehind, match=r"node\.json cannot be read .*\n.*was not given back") as caught:
+                give_back()
+            assert str(node.folder) in str(caught.value)
+            abandon(world)
+        assert len(host.commands) == commands
+        assert host.lock_text is not None
+        assert provider.records()[0].state.endswith("its host cannot be read")
+
+    def test_its_lock(self, world):
+        host = OwnHost()
+        provider = world(host)
+        node = create(provider)
+        (node.folder / "lock.json").write_text("")
+        abandon(world)
+        with pytest.raises(LeftBehind, match=r"lock\.json is empty"):
+            provider.down(NODE)
+        assert node.folder.exists()
+
+    def test_its_owner(self, world, tmp_path):
+        host = OwnHost()
+        provider = world(host)
+        node = create(provider)
+        (node.folder / "owner.json").write_text("")
+        with pytest.raises(NodeError, match=r"owner\.json cannot be read"):
+            provider.down(NODE)
+        guests = QemuProvider(tmp_path / "cache", lambda text: None)
+        with pytest.raises(LeftBehind, match=r"owner\.json cannot be read"):
+            guests.collect_garbage(dry_run=False)
+        assert host.lock_text is not None
+        assert (node.folder / "fingerprint-before.txt").exists()
 
 
 class TestGarbage:

@@ -130,3 +130,21 @@ class TestInUse:
         folders._write_owner(place.folder, replace(place, owner=processes.Identity(pid=2**22 + 1, start_ticks=1)))
         go_on(bench, config, bench.provider)
         assert owners == [processes.myself()]
+
+    @pytest.mark.parametrize("of_this_run", [True, False], ids=["of this run", "of another"])
+    def test_an_owner_in_a_container_that_is_gone(self, bench, config, monkeypatch, of_this_run):
+        begun = read_events(bench.store.root / "_runs" / RUN)[0]["owner"]
+        pid = begun["pid"] if of_this_run else 4242
+        with monkeypatch.context() as there:
+            there.setattr(processes, "home", lambda: processes.Home(machine="another", pid_namespace=1))
+            owner = processes.Identity(pid=pid, start_ticks=begun["start_ticks"])
+            there.setattr(processes, "myself", lambda: owner)
+            folders.make(config.cache, NODE, "r", "qemu")
+        down = []
+        monkeypatch.setattr(bench.provider, "down", down.append)
+        if of_this_run:
+            go_on(bench, config, bench.provider)
+        else:
+            with pytest.raises(UsageError, match=f"process 4242 of another machine or container.*`lab down {NODE}`"):
+                go_on(bench, config, bench.provider)
+        assert down == ([NODE] if of_this_run else [])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -315,7 +316,7 @@ class DigitalOceanProvider:
 
     def _record(self, mine: Holdings, place: folders.NodeFolder | None) -> NodeRecord:
         left_s = mine.name.expires_s - self._now()
-        in_use = place.owner.is_alive() if place is not None else left_s > 0
+        in_use = place.is_in_use(self._now()) if place is not None else left_s > 0
         until = f"expires in {left_s / 3600:.1f} h" if left_s > 0 else "expired (lab gc removes it)"
         return NodeRecord(
             id=mine.name.node_id,
@@ -338,6 +339,9 @@ class DigitalOceanProvider:
         if place is not None:
             folders.remove(place)
         elif not listed:
+            with suppress(NoSuchNode):
+                # A folder whose owner cannot be read may be that of this node.
+                folders.find(self._cache, node_id)
             raise NoSuchNode(f"no node {node_id!r} in the account (see `lab nodes`)")
 
     def _settle_s(self, known: Holdings) -> float:
@@ -395,5 +399,5 @@ class DigitalOceanProvider:
     def _forget_folders(self, in_account: set[str], *, dry_run: bool) -> None:
         """Delete folders of dead owners whose node the account does not have (any more)."""
         for place in folders.read(self._cache, self.name):
-            if not dry_run and place.id not in in_account and not place.owner.is_alive():
+            if not dry_run and place.id not in in_account and not place.is_in_use(self._now()):
                 folders.remove(place)

@@ -5,7 +5,6 @@ One file that appears whole, under flock(1) on its folder. It stays over a reboo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import socket
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from lab import processes
 from lab.host import Command, Host
-from lab.model import CommandError, NodeError, canonical_json
+from lab.model import CommandError, NodeError
 from lab.processes import Identity
 
 PLACE = "/var/lib/node-lab.lock"
@@ -74,17 +73,12 @@ class Holder:
 
 def make(*, node_id: str, run_id: str, folder: Path, expires_s: float, machine_id: Path) -> Holder:
     """This process as a holder. ``machine_id`` is the file with the machine's own id, see machine-id(5)."""
-    me, name = processes.myself(), socket.gethostname()
-    try:
-        own = machine_id.read_text().strip()
-    except OSError:
-        own = ""
+    me, own = processes.myself(), processes.machine_id(machine_id)
     return Holder(
         node_id=node_id,
         run_id=run_id,
-        controller=name,
-        # Containers may share the id of their machine; their names differ. The id itself is not for others to read.
-        machine=hashlib.sha256(canonical_json([own, name]).encode()).hexdigest()[:16] if own else "",
+        controller=socket.gethostname(),
+        machine=processes.machine_mark(own) if own else "",
         pid=me.pid,
         start_ticks=me.start_ticks,
         folder=str(folder.resolve()),

@@ -14,14 +14,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Protocol
 
-from lab import fingerprint, interrupts, project
+from lab import fingerprint, interrupts, processes, project
+from lab.atomic import replace_whole
 from lab.config import NodeOptions
 from lab.fingerprint import Fingerprint
 from lab.host import Clock, Command, Deadline, Sleep
 from lab.model import LeftBehind, NodeError, NoSuchNode, ParseError, UsageError
 from lab.providers import folders
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
-from lab.providers.folders import NodeFolder
+from lab.providers.folders import NodeFolder, NotBegun
 from lab.providers.own_host import lock, preflight
 from lab.providers.own_host.address import resolve, shown
 from lab.providers.own_host.lock import Holder
@@ -36,7 +37,6 @@ SETTLE_S, SETTLE_PAUSE_S = 30.0, 5.0
 
 REMOVE_S = 300.0
 DAY_S = 86400.0
-MACHINE_ID = Path("/etc/machine-id")
 
 PROBE = "fingerprint.py"
 REMOVES = ("k3s_remove.sh", "upstream_remove.sh")
@@ -73,7 +73,7 @@ class OwnHostProvider:
         options: NodeOptions,
         programs: Path | None = None,
         known_hosts: Sequence[Path] | None = None,
-        machine_id: Path = MACHINE_ID,
+        machine_id: Path = processes.MACHINE_ID,
         make_host: HostMaker = SshHost,
         sleep: Sleep = time.sleep,
         clock: Clock = time.monotonic,
@@ -187,7 +187,7 @@ class OwnHostProvider:
         """After a failed create: nothing was installed, so only the lock goes. NodeError when it does not."""
         try:
             if (place.folder / LOCK).exists():
-                lock.release(host, (place.folder / LOCK).read_text())
+                lock.release(host, _lock_text(place))
         finally:
             host.close()
         folders.remove(place)
@@ -221,7 +221,7 @@ class OwnHostProvider:
         """See :class:`lab.providers.contract.Provider`; never beyond the expiry that the host's lock shows."""
         node.host.close()
         place = folders.find(self._cache, node.id, self.name)
-        expires_s = Holder.parse((place.folder / LOCK).read_text()).expires_s
+        expires_s = Holder.parse(_lock_text(place)).expires_s
         folders.keep(place, min(until_s, expires_s))
 
     def destroy(self, node: Node) -> None:
@@ -238,13 +238,14 @@ class OwnHostProvider:
 
         A node whose differences were told before is forgotten, whatever is left; LeftBehind tells it once more.
         """
-        place = folders.adopt(folders.find(self._cache, node_id, self.name))
+        # Whoever names a node of another machine knows that its run has ended.
+        place = folders.adopt(folders.find(self._cache, node_id, self.name), from_elsewhere=True)
         self._end(place, forget=(place.folder / TOLD).exists())
 
     def collect_garbage(self, *, dry_run: bool) -> list[str]:
         """See :class:`lab.providers.contract.Provider`: hosts of dead owners, kept ones once their time is over."""
         return folders.collect(
-            self._cache, self.name, lambda place: self._end(folders.adopt(place), forget=False), dry_run=dry_run
+            self._cache, self.name, lambda place: self._end(place, forget=False), dry_run=dry_run
         )
 
     def records(self) -> list[NodeRecord]:
@@ -255,8 +256,10 @@ class OwnHostProvider:
         found = folders.record(place)
         try:
             where = shown(folders.read_node(place)[0].address)
-        except NodeError:
+        except NotBegun:
             where = "no host yet"
+        except NodeError:
+            where = "its host cannot be read"
         told = ", changes are left" if (place.folder / TOLD).exists() else ""
         return replace(found, state=f"{found.state}, {where}{told}")
 
@@ -264,10 +267,12 @@ class OwnHostProvider:
         """Remove what a distribution left, then give the host back."""
         try:
             host, _ = self._again(place)
-        except NodeError:
+        except NotBegun:
             # Nothing was done on the host before this was written down.
             folders.remove(place)
             return
+        except NodeError as error:
+            raise LeftBehind(f"{error}\nIts host was not given back") from error
         self._give_back(place, host, remove=True, forget=forget)
 
     def _give_back(self, place: NodeFolder, host: SshHost, *, remove: bool = False, forget: bool = False) -> None:
@@ -285,7 +290,7 @@ class OwnHostProvider:
                     "node; until then no run uses that host"
                 )
             if (place.folder / LOCK).exists():
-                lock.release(host, (place.folder / LOCK).read_text())
+                lock.release(host, _lock_text(place))
         except (NodeError, ParseError, OSError, ValueError) as error:
             raise LeftBehind(
                 f"node {place.id}: {where} could not be given back: {error}\nWhat is known of it is in {place.folder}; "
@@ -343,11 +348,18 @@ def _measure(host: SshHost, folder: Path, deadline: Deadline) -> str:
     ).stdout
 
 
+def _lock_text(place: NodeFolder) -> str:
+    """What the host's lock says; NodeError when that is not known, since another text would release nothing."""
+    file = place.folder / LOCK
+    text = file.read_text(encoding="utf-8")
+    if not text.strip():
+        raise NodeError(f"{file} is empty, so its lock {lock.PLACE} cannot be told from that of others")
+    return text
+
+
 def _write(path: Path, text: str) -> None:
     """A small file, whole or absent."""
-    temporary = path.with_name(f"{path.name}.part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    replace_whole(path, text.encode())
 
 
 def _listed(lines: Sequence[str]) -> str:

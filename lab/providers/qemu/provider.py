@@ -169,7 +169,8 @@ class QemuProvider:
         Also what is there of an image whose builder is dead.
         """
         nodes = folders.left(self._cache, self.name, folders.remove)
-        return leftovers.remove_all([*nodes, *build_folder.left(self._cache)], dry_run=dry_run)
+        problems = folders.damages(self._cache, self.name)
+        return leftovers.remove_all([*nodes, *build_folder.left(self._cache)], dry_run=dry_run, problems=problems)
 
 
 class _Panic(NodeError):
