@@ -150,6 +150,11 @@ def _cells(state: Run, shared: SharedNode | None) -> list[CellResult]:
             tools.watch(watched)
             try:
                 _run_cell(state, work)
+            except LabError:
+                raise
+            except Exception as error:
+                _note_unforeseen(work, error)
+                raise
             finally:
                 watched.is_over = True
     except Interrupted as error:
@@ -258,6 +263,17 @@ def _run_cell(state: Run, work: Work) -> None:
                 result.phases = phases.seconds()
                 facts = {"phases_s": result.phases, "missing": list(result.missing)}
                 note(work.journal, result, "cell", cell=work.cell.name, **facts)
+
+
+def _note_unforeseen(work: Work, error: Exception) -> None:
+    """Let the record of a cell that a fault of the lab ended not look as if all was well."""
+    result, watched = work.result, work.watched
+    text = f"{work.cell.name}: unforeseen {type(error).__name__}: {error}"
+    before = f"\nbefore that: {result.problem}" if result.problem is not None else ""
+    kind = LeftBehind if isinstance(result.problem, LeftBehind) else NodeError
+    result.problem = kind(f"{text}{before}")
+    result.failures.append(Failure(text=text, stage=watched.stage, phase=watched.phases.where(error)))
+    note(work.journal, result, "problem", cell=work.cell.name, text=text)
 
 
 def _has(result: CellResult, stage: Stage) -> None:

@@ -310,3 +310,31 @@ def test_a_guest_whose_process_has_ended_is_gone_and_shows_its_console(tmp_path)
     child.wait()
     with pytest.raises(NodeError, match=f"its QEMU process {child.pid} has ended; console:\nKernel panic"):
         check()
+
+
+class TestOutOfTime:
+    """Programs that do not end in time are errors of the node, which a run records, and no traceback."""
+
+    def test_qemu_img(self, image, tmp_path, monkeypatch):
+        run = subprocess.run
+        monkeypatch.setattr(subprocess, "run", lambda argv, **options: run(["sleep", "60"], **options))
+        monkeypatch.setattr(guest, "OVERLAY_S", 0.01)
+        with pytest.raises(NodeError, match=r"qemu-img did not make .*disk\.qcow2 within"):
+            guest.make_overlay(image, tmp_path / "disk.qcow2")
+
+    def test_a_probe_of_kvm_that_will_not_die(self, image, tmp_path, monkeypatch):
+        class Stuck:
+            pid = 4242
+
+            def poll(self):
+                return 0
+
+            def kill(self):
+                pass
+
+            def wait(self, timeout):
+                raise subprocess.TimeoutExpired(["qemu"], timeout)
+
+        monkeypatch.setattr(processes, "start", lambda *_, **__: Stuck())
+        with pytest.raises(NodeError, match=r"process 4242.*did not end.*LAB_ACCEL=tcg"):
+            guest._boots_with_kvm(image, tmp_path)

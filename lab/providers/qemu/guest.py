@@ -24,7 +24,9 @@ CONTROLLER_ADDRESS = "10.0.2.2"
 """Where QEMU's user network shows the controller's loopback to the guest."""
 
 NODE_ADDRESS = "10.0.2.15"
+OVERLAY_S = 60
 KVM_PROBE_S = 20.0
+KILLED_S = 10
 LAST_LINES = 15
 
 CONTROL = re.compile(
@@ -63,7 +65,10 @@ def _parents(names: Iterable[str]) -> list[str]:
 def make_overlay(image: Image, target: Path) -> None:
     """A copy-on-write disk over the image."""
     argv = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(image.disk), str(target)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=OVERLAY_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise NodeError(f"qemu-img did not make {target} within {OVERLAY_S} s; does its disk answer?") from error
     if done.returncode != 0:
         raise NodeError(f"qemu-img could not make the node's disk: {done.stderr.strip()}")
 
@@ -114,7 +119,17 @@ def _boots_with_kvm(image: Image, folder: Path) -> bool:
         return False
     finally:
         child.kill()
-        child.wait(timeout=10)
+        _wait_killed(child)
+
+
+def _wait_killed(child: subprocess.Popen[bytes]) -> None:
+    try:
+        child.wait(timeout=KILLED_S)
+    except subprocess.TimeoutExpired as error:
+        raise NodeError(
+            f"QEMU (process {child.pid}), started to see whether KVM works here, did not end within {KILLED_S} s of "
+            "being killed; LAB_ACCEL=tcg leaves KVM alone"
+        ) from error
 
 
 def command_line(
