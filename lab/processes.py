@@ -157,17 +157,18 @@ def end_marked(folder: Path, *, grace_s: float = 2.0) -> list[Identity]:
 
 
 def _send(living: Iterable[Identity], number: int) -> None:
-    """Send a signal to processes and to all of their groups.
+    """Send a signal to processes, and to the whole first group of a session of their own, as :func:`start` makes it.
 
-    In a group may be some whose mark cannot be read, since they run as others in a user namespace.
+    In it may be some whose mark cannot be read, since they run as others in a user namespace. Any other group may be a
+    shell's job with processes that are not ours.
     """
-    told = {os.getpgrp()}
+    told = set()
     for process in living:
         with suppress(ProcessLookupError, PermissionError):
             if not process.is_alive():
                 continue
             group = os.getpgid(process.pid)
-            if group == os.getpgrp():
+            if group != os.getsid(process.pid) or group == os.getpgrp():
                 os.kill(process.pid, number)
             elif group not in told:
                 told.add(group)

@@ -190,6 +190,17 @@ class TestEndMarked:
         assert processes.end_marked(folder) == []
         assert processes.identity(child.pid) is None
 
+    def test_others_of_a_job_in_which_a_marked_one_runs_stay(self, folder):
+        script = f'{MARK}="{folder}" sleep 1000 & echo ready; exec sleep 1000'
+        with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, process_group=0) as other:
+            try:
+                assert other.stdout.readline() == b"ready\n"
+                wait_until("the mark", lambda: (processes.marked(folder) or None, ""), Deadline.after(20))
+                assert processes.end_marked(folder) == []
+                assert other.poll() is None
+            finally:
+                os.killpg(other.pid, signal.SIGKILL)
+
     def test_a_polite_child_may_clean_up(self, folder, start):
         start(folder, "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
         assert processes.end_marked(folder, grace_s=20) == []
