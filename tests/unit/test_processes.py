@@ -225,6 +225,32 @@ class TestEndMarked:
         assert processes.end_marked(folder, grace_s=5) == []
         assert processes.marked(folder) == []
 
+    def test_one_of_the_group_whose_mark_cannot_be_read_ends_too(self, folder, start):
+        start(folder, 'env -i sleep 1000 & echo "$!" > hidden; echo ready; wait')
+        hidden = processes.identity(int((folder / "hidden").read_text()))
+        wait_until(
+            "its own environment",
+            lambda: (hidden.pid not in [process.pid for process in processes.marked(folder)] or None, ""),
+            Deadline.after(20), interval_s=0.01,
+        )  # fmt: skip
+        assert processes.end_marked(folder) == []
+        assert ended(hidden)
+
+    def test_the_group_of_this_process_is_never_told(self, folder):
+        code = (
+            "import os, sys; from pathlib import Path; from lab import processes\n"
+            "folder = Path(sys.argv[1])\n"
+            "os.environ[processes.MARK] = str(folder)\n"
+            "if os.fork() == 0:\n"
+            "    os.execvp('sleep', ['sleep', '1000'])\n"
+            "import time\n"
+            "while not processes.marked(folder): time.sleep(0.01)\n"
+            "left = processes.end_marked(folder, grace_s=20)\n"
+            "print(os.wait()[1], left)"
+        )
+        done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{int(signal.SIGTERM)} []\n"
+
     def test_an_orphan_is_ended(self, folder):
         code = (
             "import sys; from pathlib import Path; from lab import processes\n"
