@@ -83,7 +83,7 @@ def make_cells(distro: str, versions: str, gates: tuple[str, ...], gate_legs: tu
     flag; versions are not given by a flag everywhere.
     """
     chosen = tuple(_gate(text) for text in gates)
-    cells = [Cell(distro=distro, version=_version(text), gates=chosen) for text in _split(versions)]
+    cells = [Cell(distro=distro, version=_version(text), gates=chosen) for text in split_list(versions)]
     cells += [_leg(distro, leg) for leg in gate_legs]
     if not cells:
         raise UsageError("no version given; example: v1.36.3,v1.37.2")
@@ -107,10 +107,10 @@ def _gate(text: str) -> Gate:
 
 def _leg(distro: str, leg: str) -> Cell:
     version, _, text = leg.partition(":")
-    if not _split(text):
+    if not split_list(text):
         raise UsageError(f"--gate-leg {leg!r} is not VERSION:NAME=false")
     try:
-        return Cell(distro=distro, version=_version(version), gates=tuple(Gate.parse(gate) for gate in _split(text)))
+        return Cell(distro=distro, version=_version(version), gates=tuple(Gate.parse(gate) for gate in split_list(text)))
     except UsageError as error:
         raise UsageError(f"--gate-leg {leg!r}: {error}") from error
 
@@ -130,7 +130,8 @@ def _check_gates(cell: Cell) -> None:
             told[gate.name] = gate
 
 
-def _split(text: str) -> list[str]:
+def split_list(text: str) -> list[str]:
+    """Entries of a comma-separated list; none when there are only commas and spaces."""
     return [part for part in re.split(r"[,\s]+", text) if part]
 
 

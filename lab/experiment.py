@@ -23,7 +23,7 @@ from lab.distros.contract import Cluster
 from lab.distros.reuse import SharedNode, give_back
 from lab.host import Deadline
 from lab.journal import RunJournal
-from lab.model import JSON, Interrupted, LabError, LeftBehind, Missing, NodeError, ResultsError, UsageError
+from lab.model import JSON, Interrupted, LabError, LeftBehind, Missing, NodeError, NoSuchNode, ResultsError, UsageError
 from lab.phases import Phases
 from lab.providers.contract import Node, NodeSpec
 from lab.resume import Past
@@ -108,11 +108,15 @@ def _check(config: RunConfig, tools: Tools) -> None:
     """Everything that would fail later or cost money for nothing."""
     tools.provider.check(plan.node_count(config))
     plan.check_cost(config, tools.provider.hourly_price())
+    if config.node is not None and config.cells:
+        _check_node(config.node, tools)
     for cell in config.cells:
+        tools.distro.check(cell)
         for claim in tools.claims.claims:
             if claim.stage in config.stages:
                 # A claim that has no answer for a cell is found now, not when its node has been made.
                 claims.applies(claim, cell)
+    # Only when nothing is wrong with any cell: from here on things are downloaded and built.
     for cell in config.cells:
         tools.distro.files(cell, tools.provider.site)
 
@@ -130,6 +134,12 @@ def _given(config: RunConfig, tools: Tools) -> tuple[Node, Cluster] | None:
     except BaseException:
         node.host.close()
         raise
+
+
+def _check_node(node: str, tools: Tools) -> None:
+    there = [record.id for record in tools.provider.records()]
+    if node not in there:
+        raise NoSuchNode(f"no node {node!r}; there are: {', '.join(there) or 'none'} (see `lab nodes`)")
 
 
 def _cells(state: Run, shared: SharedNode | None) -> list[CellResult]:

@@ -375,6 +375,10 @@ class FakeDistro:
     saved: list[Path] = field(default_factory=list)
     installed: dict[str, Cell] = field(default_factory=dict)
 
+    def check(self, cell: Cell) -> None:
+        """A fake takes any cell of its own; no step, as :meth:`FakeProvider.check` is none."""
+        assert cell.distro, cell
+
     def files(self, cell: Cell, site: Site) -> Mapping[str, Path]:
         assert site == FAKE_SITE or site.is_lasting, site
         self.steps.enter("distro.files", cell.name)

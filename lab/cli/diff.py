@@ -45,8 +45,7 @@ def diff(
     """
     if show_all and changed:
         raise UsageError("--all and --changed ask for opposites: give one of them")
-    if html is not None and html.is_dir():
-        raise UsageError(f"--html {html}: that is a folder; name a file, such as {html / 'diff.html'}")
+    shared.require_file_name("--html", html, "diff.html")
     found = compare(side(first, results), side(second, results), tuple(registry.BY_NAME))
     if html is not None:
         write_whole(html, diff_page.page_text(found, SECRETS.mask, show_all=show_all, changed=changed))
@@ -62,6 +61,8 @@ def diff(
 
 def side(text: str, results: Path) -> Side:
     """The side that an argument names; UsageError says what there is to name."""
+    if not text:
+        raise UsageError(f"a side without a name; name {ACCEPTED}")
     if text == ARTICLE:
         return article.load()
     place, colon, name = text.rpartition(":")

@@ -24,9 +24,10 @@ def doctor(
 
     A line with `note` is worth knowing; a run goes on without it. Nothing is made or changed.
     """
-    chosen = provider or ("digitalocean" if token_of(os.environ) else "qemu")
+    usual = "digitalocean" if token_of(os.environ) else "qemu"
+    chosen = usual if provider is None else provider
     if chosen not in PROVIDERS:
-        raise UsageError(f"--provider {chosen}: there is only {', '.join(PROVIDERS)}")
+        raise UsageError(f"--provider {chosen or repr(chosen)}: there is only {', '.join(PROVIDERS)}")
     found = readiness.all_of([*readiness.local_jobs(chosen), *cloud_jobs(chosen)])
     if as_json:
         console.print_json([{"name": c.name, "state": c.state, "fix": c.fix, "needed": c.needed} for c in found])

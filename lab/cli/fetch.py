@@ -51,6 +51,8 @@ def fetch(
         raise UsageError(f"--distro {distro}: there is only upstream, k3s")
     if runtime and distro == "k3s":
         raise UsageError("--runtime is for --distro upstream: k3s brings a runtime of its own")
+    if airgap_images and distro != "k3s":
+        raise UsageError("--airgap-images is for --distro k3s")
     if versions == "known":
         releases = load_releases()
         versions = ",".join(releases.k3s if distro == "k3s" else releases.known)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import os
-import re
 import secrets
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
@@ -17,13 +16,14 @@ import typer
 
 from lab import presets, project
 from lab.cli import shared
-from lab.config import NodeOptions, RunConfig, make_cells, token_of
+from lab.config import NodeOptions, RunConfig, make_cells, split_list, token_of
 from lab.distros.registry import DISTROS
 from lab.model import UsageError
 from lab.providers import folders
 from lab.providers.digitalocean.address import one_address
 from lab.providers.registry import PROVIDERS
 from lab.stages import registry
+from lab.stages.contract import Stage
 
 DEFAULTS = NodeOptions()
 ORDER, REPS = "random", 3
@@ -45,8 +45,9 @@ class Flags:
         typer.Option("--preset", help="A ready experiment (article); the flags that are given win over what it says."),
     ] = None
     stages: Annotated[
-        str, typer.Option("--stages", help="Some of class,kernel,quota,cpu,eviction,eviction-priority (default: all).")
-    ] = ""
+        str | None,
+        typer.Option("--stages", help="Some of class,kernel,quota,cpu,eviction,eviction-priority (default: all)."),
+    ] = None
     gate: Annotated[
         list[str] | None,
         typer.Option("--gate", help="NAME=false[@apiserver|@kubelet], for every version; repeatable."),
@@ -192,9 +193,10 @@ def make_config(flags: Flags) -> RunConfig:
         ("--order", chosen.order, ("random", "alternate")),
     ):
         if value not in known:
-            raise UsageError(f"{flag} {value}: there is only {', '.join(known)}")
+            raise UsageError(f"{flag} {value or repr(value)}: there is only {', '.join(known)}")
     _check_numbers(flags, chosen.reps)
-    names = tuple(part for part in re.split(r"[,\s]+", flags.stages) if part) or tuple(registry.BY_NAME)
+    check_places(flags)
+    stages = _stages(flags)
     cells = make_cells(chosen.distro, chosen.versions, tuple(flags.gate or ()), chosen.gate_legs)
     if flags.node is not None and len(cells) != 1:
         raise UsageError("--node takes one version, the one that runs on that node")
@@ -205,7 +207,7 @@ def make_config(flags: Flags) -> RunConfig:
         raise UsageError("--airgap-images is for --distro k3s")
     return RunConfig(
         cells=cells,
-        stages=tuple(stage.name for stage in registry.select(names)),
+        stages=tuple(stage.name for stage in stages),
         provider=provider,
         distro=chosen.distro,
         results=flags.results,
@@ -233,6 +235,8 @@ def experiment_of(flags: Flags, provider: str) -> Experiment:
 
     With ``--versions`` a preset's gate legs are kept for those versions alone.
     """
+    if flags.versions is not None and not split_list(flags.versions):
+        raise UsageError(f"--versions {flags.versions!r}: no version given; example: --versions v1.36.3,v1.37.2")
     if flags.preset is None:
         if flags.versions is None:
             raise UsageError("no version given: --versions v1.36.3,v1.37.2, or a ready experiment: --preset article")
@@ -243,8 +247,8 @@ def experiment_of(flags: Flags, provider: str) -> Experiment:
     return Experiment(
         versions=preset.versions if flags.versions is None else flags.versions,
         gate_legs=preset.legs_for(flags.versions) if flags.gate_leg is None else tuple(flags.gate_leg),
-        distro=flags.distro or preset.distro,
-        order=flags.order or preset.order,
+        distro=preset.distro if flags.distro is None else flags.distro,
+        order=preset.order if flags.order is None else flags.order,
         reps=preset.reps if flags.reps is None else flags.reps,
     )
 
@@ -264,7 +268,27 @@ def _provider(flags: Flags) -> str:
     kept = [place.provider for place in folders.read(shared.cache_folder()) if place.id == flags.node]
     if flags.provider is None and kept:
         return kept[0]
-    return flags.provider or ("digitalocean" if token_of(os.environ) else "qemu")
+    if flags.provider is None:
+        return "digitalocean" if token_of(os.environ) else "qemu"
+    return flags.provider
+
+
+def _stages(flags: Flags) -> tuple[Stage, ...]:
+    """All, or those that are named; a list without a name is an error and not a wish for all."""
+    if flags.stages is None:
+        return registry.STAGES
+    names = split_list(flags.stages)
+    if not names:
+        raise UsageError(
+            f"--stages {flags.stages!r} names no stage; there are: {', '.join(registry.BY_NAME)} (leave it out for all)"
+        )
+    return registry.select(names)
+
+
+def check_places(flags: Flags) -> None:
+    """UsageError when the results are to be where they cannot be: known now, and not after hours."""
+    if flags.results.exists() and not flags.results.is_dir():
+        raise UsageError(f"--results {flags.results}: that is no folder; name one for the results")
 
 
 def _node_options(flags: Flags, provider: str) -> NodeOptions:

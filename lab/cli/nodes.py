@@ -107,9 +107,11 @@ def ssh(
 def logs(
     node: NodeArgument,
     unit: Annotated[str | None, typer.Option("--unit", help="systemd unit (default: the kubelet's).")] = None,
-    lines: Annotated[int, typer.Option("--lines", help="How many lines from the end.")] = 200,
+    lines: Annotated[int, typer.Option("--lines", help="How many lines from the end.", min=1)] = 200,
 ) -> None:
     """Print the end of a unit's journal on a node (the kubelet's by default)."""
+    if unit == "":
+        raise UsageError("--unit '' names no unit; leave it out for the kubelet's")
     _, host = _reachable(node)
     units = [word for name in ((unit,) if unit else KUBELET_UNITS) for word in ("-u", name)]
     argv = ("journalctl", *units, "-n", str(lines), "--no-pager", "-o", "short-precise")

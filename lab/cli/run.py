@@ -12,7 +12,7 @@ import typer
 
 from lab import experiment, failure, plan, project, resume
 from lab.cli import console, progress, shared
-from lab.cli.flags import Flags, check_resume, configured, make_config
+from lab.cli.flags import Flags, check_places, check_resume, configured, make_config
 from lab.cli.summary import check_inputs, write_summary
 from lab.config import RunConfig
 from lab.model import EXIT_OK, EXIT_UNKNOWN, Cell, LabError, Outcome, UsageError, heaviest_code
@@ -50,6 +50,7 @@ def run(flags: Flags) -> None:
 def _resume(flags: Flags, run_id: str) -> None:
     """Go on with a run; nothing to do is no error."""
     check_resume(flags)
+    check_places(flags)
     store = Store(flags.results)
     past = resume.open_run(store, run_id)
     with contextlib.closing(past.journal):

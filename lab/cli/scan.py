@@ -122,7 +122,12 @@ def scan(
 
 
 def _check(options: _Options, *, as_json: bool, as_sarif: bool) -> None:
-    """UsageError for flags that do not go together."""
+    """UsageError for flags that do not go together, and for empty ones, which would mean more than was meant."""
+    empty = {"a file or directory": "" in options.paths, "--namespace": options.namespace == "",
+             "--context": options.context == "", "--helm": options.helm == ""}  # fmt: skip
+    for name, is_empty in empty.items():
+        if is_empty:
+            raise UsageError(f"{name} is given as '', which names nothing")
     if not options.paths and not options.live and options.helm is None:
         raise UsageError("nothing to scan: name files, directories or - for stdin, or give --live or --helm CHART")
     if as_json and as_sarif:

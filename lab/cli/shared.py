@@ -19,7 +19,7 @@ from lab.distros.registry import Setup as DistroSetup
 from lab.distros.upstream.build import GoBuilder
 from lab.experiment import Tools
 from lab.manifests import Manifests
-from lab.model import ResultsError, Stamp
+from lab.model import ResultsError, Stamp, UsageError
 from lab.providers.contract import Provider
 from lab.providers.registry import PROVIDERS, Setup
 from lab.report import comparability
@@ -42,6 +42,12 @@ DEFAULT_OPTIONS = {"quick": False, "reps": 3, "order": "random"}
 def given(flags: Mapping[str, bool]) -> str:
     """Those flags that were given, for an error that names no other: ``--node and --keep``; "" for none."""
     return " and ".join(flag for flag, is_given in flags.items() if is_given)
+
+
+def require_file_name(flag: str, target: Path | None, example: str) -> None:
+    """UsageError when a flag that takes a file to be written names a folder; to be asked before anything else."""
+    if target is not None and target.is_dir():
+        raise UsageError(f"{flag} {target}: that is a folder; name a file, such as {target / example}")
 
 
 def cache_folder() -> Path:

@@ -56,6 +56,9 @@ class Distro(Protocol):
 
     name: str
 
+    def check(self, cell: Cell) -> None:
+        """UsageError for what can be seen to be wrong with a cell before anything of it is fetched."""
+
     def files(self, cell: Cell, site: Site) -> Mapping[str, Path]:
         """Binaries such a node needs: target path to verified local file (fetched or built now when missing)."""
 

@@ -79,3 +79,11 @@ def test_a_gate_that_the_release_does_not_know_is_refused_before_anything_is_fet
     assert ended.code == 2
     assert "k3s v1.36.3 does not know it" in ended.error
     assert mirror.asked == []
+
+
+def test_nor_is_another_release_of_the_same_run(bench, mirror):
+    words = ("--stages", "class", "--gate-leg", "v1.37.2:NoSuchGate=false")
+    ended = bench.run("v1.36.3", *words, timeout_s=120)
+    assert ended.code == 2
+    assert "k3s v1.37.2 does not know it" in ended.error
+    assert mirror.asked == []

@@ -278,6 +278,7 @@ def test_a_provider_that_does_not_exist(bench):
     ended = bench.lab("doctor", "--provider", "azure")
     assert ended.code == 2
     assert "qemu, digitalocean, ssh" in ended.error
+    assert bench.lab("doctor", "--provider", "").code == 2, "an empty one is not the usual one"
 
 
 def test_other_providers_ask_for_k3s(bench, mirror):
@@ -373,6 +374,23 @@ def test_k3s_brings_its_own_runtime(bench, binaries, images):
     ended = fetched(bench, "v1.36.3", binaries, "--distro", "k3s", "--runtime")
     assert ended.code == 2
     assert "--runtime is for --distro upstream" in ended.error
+
+
+def test_flags_of_fetch_are_looked_at_before_anything_is_fetched(bench, binaries, images):
+    for words, part in (
+        (("--airgap-images",), "--airgap-images is for --distro k3s"),
+        (("--distro", ""), "--distro"),
+        (("--distro", "k3s", "--runtime"), "--runtime is for --distro upstream"),
+    ):
+        ended = fetched(bench, "v1.36.3", binaries, *words)
+        assert ended.code == 2
+        assert part in ended.error
+    assert bench.lab("fetch", "v1.36.3", "--artifacts", str(bench.root / "nowhere")).code == 2
+    assert bench.lab("fetch", "v1.36.3", "--no-such-flag").code == 2
+    for nothing in ("", " ,"):
+        assert "no version given" in fetched(bench, nothing, binaries).error
+    assert images == []
+    assert not (bench.root / "cache").exists()
 
 
 def test_a_pin_is_only_for_official_files(bench, binaries, images, monkeypatch):

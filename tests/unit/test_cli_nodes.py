@@ -304,6 +304,13 @@ def test_logs_of_a_kept_node(bench, booted, monkeypatch):
     assert server.connections == 2
 
 
+@pytest.mark.parametrize(("words", "part"), [(("--unit", ""), "--unit '' names no unit"), (("--lines", "0"), "--lines")])
+def test_flags_of_logs_are_looked_at_before_the_node_is(bench, words, part):
+    ended = bench.lab("logs", "no-such-node", *words)
+    assert ended.code == 2
+    assert part in ended.err
+
+
 def test_logs_of_a_unit_that_fails(bench, booted, monkeypatch):
     guest, _ = booted
     programs(bench, monkeypatch, journalctl="echo 'no such unit' >&2; exit 1")

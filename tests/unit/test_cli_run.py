@@ -21,7 +21,7 @@ from lab.cli import console, shared
 from lab.cli.main import app
 from lab.distros.registry import DISTROS, make_upstream
 from lab.host import UNPACK, put_texts
-from lab.model import NodeError, ResultsError
+from lab.model import NodeError, ResultsError, UsageError
 from lab.providers.qemu.provider import QemuProvider
 from lab.providers.registry import PROVIDERS
 from lab.ssh import SshHost
@@ -52,7 +52,18 @@ def program(bench, *words, script="from lab.cli.main import run; run()", **setti
         (["--versions", "v1.33.9"], ["v1.33.9", "oldest", "v1.34"]),
         (["--versions", "v1.36.3,v1.36.3"], ["upstream-v1.36.3 is asked for twice"]),
         (["--versions", "v1.36.3,1.36.3"], ["upstream-v1.36.3 is asked for twice"]),
-        (["--versions", " , "], ["no version given", "example: v1.36.3,v1.37.2"]),
+        (["--versions", " , "], ["no version given", "example: --versions v1.36.3,v1.37.2"]),
+        (["--versions", "", "--gate-leg", f"{VERSION}:A=false"], ["--versions ''", "no version given"]),
+        (["--versions", ",", "--preset", "article"], ["--versions ','", "no version given"]),
+        (["--versions", VERSION, "--stages", ""], ["--stages '' names no stage", "fake"]),
+        (["--versions", VERSION, "--stages", " ,"], ["--stages ' ,' names no stage", "fake"]),
+        (["--versions", VERSION, "--gate", ""], ["--gate ''", "NAME=false"]),
+        (["--versions", VERSION, "--gate-leg", ""], ["--gate-leg ''", "VERSION:NAME=false"]),
+        (["--versions", VERSION, "--distro", ""], ["--distro ''", "upstream"]),
+        (["--versions", VERSION, "--order", ""], ["--order ''", "random, alternate"]),
+        (["--versions", VERSION, "--provider", ""], ["--provider ''", "qemu"]),
+        (["--versions", VERSION, "--preset", ""], ["article"]),
+        (["--versions", VERSION, "--junit", "."], ["--junit .: that is a folder", "claims.xml"]),
         (["--versions", VERSION, "--stages", "bogus"], ["unknown stage bogus", "fake"]),
         (["--versions", VERSION, "--stages", "fake, other, bogus"], ["unknown stage bogus, other"]),
         (["--versions", VERSION, "--gate", "PodLevelResources"], ["--gate 'PodLevelResources'", "NAME=true"]),
@@ -93,6 +104,40 @@ def test_bad_usage(bench, verb, words, parts):
         assert part in ended.error
     assert bench.steps.calls == []
     assert not bench.results.exists()
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_results_that_are_no_folder(bench, verb):
+    bench.results.write_text("a file")
+    ended = bench.lab(verb, "--versions", VERSION, "--results", str(bench.results))
+    assert ended.code == 2
+    assert f"--results {bench.results}: that is no folder" in ended.error
+    assert bench.steps.calls == []
+
+
+def test_a_resumed_run_looks_at_its_places_first(bench):
+    ended = bench.lab("run", "--resume", "x", "--results", str(bench.results), "--junit", str(bench.root))
+    assert ended.code == 2
+    assert f"--junit {bench.root}: that is a folder" in ended.error
+
+
+def test_a_node_that_is_not_there_is_found_before_anything_is_fetched(bench):
+    ended = bench.run("--node", "n-1")
+    assert ended.code == 2
+    assert ended.error == "no node 'n-1'; there are: none (see `lab nodes`)"
+    assert bench.steps.calls == []
+    assert not bench.results.exists()
+
+
+def test_all_cells_are_looked_at_before_anything_is_fetched(bench, monkeypatch):
+    def check(cell):
+        if cell.version == "v1.37.2":
+            raise UsageError(f"{cell.name}: no such gate")
+
+    monkeypatch.setattr(bench.distro, "check", check)
+    ended = bench.run(versions="v1.36.3,v1.37.2")
+    assert (ended.code, ended.error) == (2, "upstream-v1.37.2: no such gate")
+    assert bench.steps.calls == []
 
 
 @pytest.mark.parametrize(
@@ -145,9 +190,8 @@ def test_claims_that_cannot_be_read(bench, content):
     assert bench.steps.calls == []
 
 
-@pytest.mark.parametrize("taken", ["results", "results/_runs"])
-def test_a_results_folder_that_cannot_be_made(bench, taken):
-    path = bench.root / taken
+def test_a_results_folder_that_cannot_be_made(bench):
+    path = bench.results / "_runs"
     path.parent.mkdir(exist_ok=True)
     path.write_text("a file\n")
     ended = bench.run()

@@ -206,6 +206,12 @@ def test_a_number_without_end_is_a_problem_with_file_and_line(tmp_path, capsys):
         (["-", "--context", "x"], "--live"),
         (["-", "-f", "v.yaml"], "--helm"),
         (["-", "--cluster-version", "latest"], "no Kubernetes version"),
+        (["-", "--cluster-version", ""], "no Kubernetes version"),
+        ([""], "a file or directory is given as ''"),
+        (["-", ""], "a file or directory is given as ''"),
+        (["-", "--namespace", ""], "--namespace is given as ''"),
+        (["--live", "--context", ""], "--context is given as ''"),
+        (["--helm", ""], "--helm is given as ''"),
     ],
 )
 def test_bad_usage(argv, said, capsys):

@@ -409,6 +409,7 @@ def test_what_can_be_named(lab, a, b, cells):
         ("nope:v1.36.3", ["no such folder"]),
         ("tests", ["no attempt is stored below tests"]),
         ("article:v1.33.1", ["no such cell", "k3s-v1.34.12"]),
+        ("", ["a side without a name", "the word article"]),
     ],
 )
 def test_what_cannot_be_found_is_one_clear_error(lab, a, parts):

@@ -68,13 +68,14 @@ class K3s:
             self._resolved[version] = (self._resolve(version), *images)
         return self._resolved[version]
 
-    def files(self, cell: Cell, site: Site) -> Mapping[str, Path]:
-        """See :class:`lab.distros.contract.Distro`. Also refuses gates that cannot be set so on this version.
-
-        The same for every site: k3s brings its own runtime.
-        """
-        del site
+    def check(self, cell: Cell) -> None:
+        """See :class:`lab.distros.contract.Distro`: gates that cannot be set so on this version."""
         check_gates(with_dependents(cell))
+
+    def files(self, cell: Cell, site: Site) -> Mapping[str, Path]:
+        """See :class:`lab.distros.contract.Distro`. The same for every site: k3s brings its own runtime."""
+        del site
+        self.check(cell)
         program, *images = self.binaries(cell.version)
         found = {f"{settings.BIN}/{name}": path for name, path in program.components.items()}
         for archive in images:
