@@ -304,7 +304,9 @@ def test_logs_of_a_kept_node(bench, booted, monkeypatch):
     assert server.connections == 2
 
 
-@pytest.mark.parametrize(("words", "part"), [(("--unit", ""), "--unit '' names no unit"), (("--lines", "0"), "--lines")])
+@pytest.mark.parametrize(
+    ("words", "part"), [(("--unit", ""), "--unit '' names no unit"), (("--lines", "0"), "--lines")]
+)
 def test_flags_of_logs_are_looked_at_before_the_node_is(bench, words, part):
     ended = bench.lab("logs", "no-such-node", *words)
     assert ended.code == 2
