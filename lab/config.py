@@ -110,7 +110,8 @@ def _leg(distro: str, leg: str) -> Cell:
     if not split_list(text):
         raise UsageError(f"--gate-leg {leg!r} is not VERSION:NAME=false")
     try:
-        return Cell(distro=distro, version=_version(version), gates=tuple(Gate.parse(gate) for gate in split_list(text)))
+        gates = tuple(Gate.parse(gate) for gate in split_list(text))
+        return Cell(distro=distro, version=_version(version), gates=gates)
     except UsageError as error:
         raise UsageError(f"--gate-leg {leg!r}: {error}") from error
 
