@@ -19,6 +19,7 @@ import pytest
 
 from lab import processes
 from lab.host import Deadline
+from lab.journal import JOURNAL, RunJournal
 from lab.model import LabError, LeftBehind
 from lab.processes import Identity
 from lab.providers.digitalocean import names
@@ -195,17 +196,19 @@ class Process:
         self.kill_at = kill_at
         self.after = after
         self.points = 0
+        self.seen: Counter[str] = Counter()
         self.is_dead = False
 
     def answered(self, call: Call) -> None:
         """The point after a request."""
         if self.after is not None and call.method == "POST" and call.path.endswith(self.after):
             self.kill_at, self.after = self.points + self.rng.randint(1, 7), None
-        self.point()
+        self.point("answer")
 
-    def point(self, on_death: Callable[[], object] | None = None) -> None:
+    def point(self, where: str, on_death: Callable[[], object] | None = None) -> None:
         if not self.is_dead:
             self.points += 1
+            self.seen[where] += 1
             if self.points != self.kill_at:
                 return
             self.is_dead = True
@@ -215,7 +218,11 @@ class Process:
 
 
 class Machine:
-    """Who runs on the controller at the moment, and what it may write."""
+    """Who runs on the controller at the moment, and what it may write.
+
+    Each write of the provider and of a run's journal and results is a point at which a process can die, before and
+    after it; a file, a journal line or the removal of a folder may also be left half done.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -224,8 +231,13 @@ class Machine:
         monkeypatch.setattr(processes, "marked", lambda folder: [])
         monkeypatch.setattr(processes, "myself", self._myself)
         monkeypatch.setattr(Identity, "is_alive", lambda identity: identity.start_ticks in self.alive)
-        for name in ("write_text", "replace", "rename", "mkdir", "touch"):
+        for name in ("write_text", "replace", "rename", "mkdir", "touch", "unlink"):
             monkeypatch.setattr(Path, name, self._guarded(getattr(Path, name), name))
+        for name in ("event", "finish"):
+            monkeypatch.setattr(RunJournal, name, self._guarded(getattr(RunJournal, name), name))
+        # Those of results. What was written outlives its process without fsync.
+        monkeypatch.setattr(os, "replace", self._guarded(os.replace, "os.replace"))
+        monkeypatch.setattr(os, "fsync", self._guarded(lambda descriptor: None, "fsync"))
         monkeypatch.setattr(shutil, "rmtree", self._guarded(shutil.rmtree, "rmtree"))
 
     def forget_secrets(self) -> None:
@@ -237,9 +249,12 @@ class Machine:
         return self.running.identity
 
     def _guarded(self, write: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def halfway(target: Path, *given: Any) -> None:
+        def halfway(target: Any, *given: Any) -> None:
             if name == "write_text":
                 write(target, given[0][: len(given[0]) // 2])
+            if name == "event":
+                with target.folder.joinpath(JOURNAL).open("ab") as file:
+                    file.write(b'{"kind": "cre')
             if name == "rmtree":
                 for path in sorted(target.iterdir())[:1]:
                     path.unlink()
@@ -248,11 +263,11 @@ class Machine:
             process = self.running
             if process is None:
                 return write(*given, **named)
-            process.point(lambda: halfway(*given))
+            process.point(f"before {name}", lambda: halfway(*given))
             try:
                 return write(*given, **named)
             finally:
-                process.point()
+                process.point(f"after {name}")
 
         return guarded
 
@@ -262,7 +277,7 @@ class Machine:
         outer = self.running, cloud.wire.plan, cloud.wire.on_change
 
         def plan(number: int, method: str, target: str) -> Effect | None:
-            process.point()
+            process.point("request")
             return faults(number, method, target)
 
         self.running, cloud.wire.plan = process, plan
@@ -369,7 +384,10 @@ class Schedule:
         return Process(self.processes, self.rng, self.rng.randint(1, MOST_POINTS) if kind is None else None, kind)
 
     def _do(self, action: Callable[[], object], *, kill: float, faults: Callable[..., Effect | None]) -> str:
-        process = self._process(kill)
+        return self.do(action, self._process(kill), faults)
+
+    def do(self, action: Callable[[], object], process: Process, faults: Callable[..., Effect | None]) -> str:
+        """How the action ended, done by this process: ``done``, ``killed``, ``left behind`` or ``failed``."""
         try:
             with self.machine.runs(self.cloud, process, faults):
                 action()
@@ -426,6 +444,12 @@ class Schedule:
         for _ in range(self.rng.randint(0, 2)):
             self.counts["gc disturbed"] += 1
             self.collect(kill=0.6, faults=random_faults(self.rng))
+        self.finish()
+        self.counts["droplets made"] += len(self.cloud.account.machines.started) - len(self.others.droplets)  # type: ignore[attr-defined]
+        return self.counts
+
+    def finish(self) -> None:
+        """The last `lab gc`, undisturbed and after the time of all labs: nothing of them is left."""
         ended = self.collect(kill=0.0, faults=lambda *_: None)
         require(ended == "done", f"the last gc {ended}")
         self.cloud.clock.advance(HOUR_S)
@@ -434,8 +458,6 @@ class Schedule:
         require(self.cloud.account.inventory().fading == {}, "something fades for ever")
         left = [name for name in self.cloud.folders() if not name.startswith(".")]
         require(left == [], f"folders {left} stay")
-        self.counts["droplets made"] += len(self.cloud.account.machines.started) - len(self.others.droplets)  # type: ignore[attr-defined]
-        return self.counts
 
 
 def run_schedules(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, first: int = 0) -> str:
