@@ -211,7 +211,6 @@ class Cloud:
         self.said: list[str] = []
 
     def api(self, token: str = TOKEN, **arguments: Any) -> Api:
-        arguments = {"progress": self.said.append, **arguments}
         api = Api(token, END_POINT, sleep=self.clock.sleep, clock=self.clock, **arguments)
         client = api._client
         make = client._new_session
