@@ -286,7 +286,8 @@ def _stages(flags: Flags) -> tuple[Stage, ...]:
 
 
 def check_places(flags: Flags) -> None:
-    """UsageError when the results are to be where they cannot be: known now, and not after hours."""
+    """UsageError when something is to be written where it cannot be: known now, and not after hours."""
+    shared.require_file_name("--junit", flags.junit, "claims.xml")
     if flags.results.exists() and not flags.results.is_dir():
         raise UsageError(f"--results {flags.results}: that is no folder; name one for the results")
 

@@ -341,7 +341,7 @@ def test_fetch_fills_the_cache(bench, binaries, images, versions, wanted):
     [
         ("v1.35.4", 5, "kubernetes v1.35.4 could not be had from any source"),
         ("v1.33.1", 2, "oldest"),
-        ("newest", 2, "'vnewest'"),
+        ("newest", 2, "'newest'"),
         ("v1.36.3+k3s1", 2, "belongs to k3s"),
         ("", 2, "no version given"),
         ("v1.36.3,v1.36.3", 2, "asked for twice"),
