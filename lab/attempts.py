@@ -237,7 +237,7 @@ def _collect(work: Work, cluster: Cluster, stage: Stage, notes: _Notes) -> None:
     try:
         with watched.phases.track("other"):
             stage.collect(context)
-    except (Interrupted, ResultsError, TransportError):
+    except (ResultsError, TransportError):
         raise
     except (LabError, OSError, *judging.MALFORMED) as error:
         said = error if isinstance(error, LabError) else NodeError(f"{type(error).__name__}: {error}")

@@ -188,8 +188,6 @@ def _close(shared: SharedNode, tools: Tools, journal: RunJournal, results: Seque
     """Remove the one node of the run; when that does not work, the last cell's problem is LeftBehind."""
     try:
         interrupts.surely("removing the node of all versions", shared.close)
-    except Interrupted:
-        raise
     except (LabError, OSError) as error:
         tools.progress(f"left behind: {error}")
         last = results[-1]
@@ -253,7 +251,7 @@ def _run_cell(state: Run, work: Work) -> None:
             for stage in missing:
                 attempts.run_stage(work, cluster, stage, state.events)
                 _has(result, stage)
-        except (LabError, OSError) as error:
+        except (LabError, OSError, Interrupted) as error:
             result.problem = _problem(work, error)
             stage_name, phase = work.watched.stage, phases.where(error)
             result.failures.append(Failure(text=str(result.problem), stage=stage_name, phase=phase))
@@ -297,9 +295,9 @@ def _is_settled(state: Run, work: Work, stage: Stage) -> bool:
     return True
 
 
-def _problem(work: Work, error: LabError | OSError) -> LabError:
+def _problem(work: Work, error: LabError | OSError | Interrupted) -> LabError | Interrupted:
     """What ended a cell. Not a UsageError: that would say that nothing was started, and a run is under way."""
-    if isinstance(error, LabError) and not isinstance(error, UsageError):
+    if isinstance(error, (LabError, Interrupted)) and not isinstance(error, UsageError):
         return error
     return NodeError(f"{work.cell.name}: {error}")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from lab.model import Interrupted
+from lab.model import Interrupted, LeftBehind
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STDERR = 2
@@ -89,7 +89,11 @@ def _starts_a_thread(frame: FrameType | None) -> bool:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Let signals wait until the block has ended; say what is being done and with which id. Then raise Interrupted."""
+    """Let signals wait until the block has ended; say what is being done and with which id. Then raise Interrupted.
+
+    Also when the block has failed, and with what it said: an error after a signal must not let the run go on. Only
+    LeftBehind outweighs the wish to stop, since it names what still costs something.
+    """
     seen: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -100,8 +104,15 @@ def waiting(what: str) -> Iterator[None]:
         with suppress(OSError):
             os.write(STDERR, f"still {what}; this takes a few seconds and is not interrupted\n".encode())
 
-    with _handled_by(note):
-        yield
+    try:
+        with _handled_by(note):
+            yield
+    except LeftBehind:
+        raise
+    except Exception as error:
+        if not seen:
+            raise
+        raise Interrupted(f"stopped by {signal.Signals(seen[0]).name}; {what} did not end well: {error}") from error
     if seen:
         raise Interrupted(f"stopped by {signal.Signals(seen[0]).name}")
 
@@ -109,7 +120,7 @@ def waiting(what: str) -> Iterator[None]:
 def surely(what: str, action: Callable[[], None]) -> None:
     """Run ``action`` to its end while signals wait, also when one comes in the moment before they do.
 
-    Interrupted afterwards when there was one; what ``action`` raises passes through.
+    Interrupted afterwards when there was one, as :func:`waiting` has it; what ``action`` raises passes through without.
     """
     begun, stopped = False, None
     while not begun:
@@ -119,5 +130,11 @@ def surely(what: str, action: Callable[[], None]) -> None:
                 action()
         except Interrupted as error:
             stopped = error
+        except LeftBehind:
+            raise
+        except Exception as error:
+            if stopped is None:
+                raise
+            raise Interrupted(f"{stopped}; {what} did not end well: {error}") from error
     if stopped is not None:
         raise stopped

@@ -10,7 +10,7 @@ from typing import Any
 from lab import claims as claim_rules
 from lab.claims import Claim
 from lab.manifests import Manifests
-from lab.model import GATED, JSON, Cell, Interrupted, LabError, Missing, Stamp, Verdict, sha256_text
+from lab.model import GATED, JSON, Cell, LabError, Missing, Stamp, Verdict, sha256_text
 from lab.parse.node_facts import feature_gates, kubelet_version, told_gate
 from lab.qos import CLASS_GATES, FIX_GATE, POD_LEVEL_GATE
 from lab.stages.contract import Stage
@@ -39,9 +39,6 @@ def observe(stage: Stage, raw: Mapping[str, str]) -> tuple[JSON | None, str]:
 def _read(stage: Stage, read: Callable[[Any], JSON], source: Mapping[str, Any]) -> tuple[JSON | None, str]:
     try:
         return read(source), ""
-    except Interrupted:
-        # A signal may come at any moment; it is no fault of the texts.
-        raise
     except LabError as error:
         return None, str(error)
     except MALFORMED as error:
@@ -75,8 +72,6 @@ def other_than(cell: Cell, raw: Mapping[str, str]) -> str:
     """
     try:
         return _other_version(cell, raw) or _other_gates(cell, raw)
-    except Interrupted:
-        raise
     except LabError as error:
         return str(error)
     except MALFORMED as error:

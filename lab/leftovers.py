@@ -14,7 +14,7 @@ from pathlib import Path
 import filelock
 
 from lab import processes
-from lab.model import Interrupted, LabError, LeftBehind
+from lab.model import LabError, LeftBehind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,6 @@ def remove_all(leftovers: Iterable[Leftover], *, dry_run: bool, problems: Iterab
         try:
             if dry_run or leftover.remove():
                 removed.append(leftover.id)
-        except Interrupted:
-            raise
         except (LabError, OSError) as error:
             told.append(str(error))
     if told:

@@ -81,8 +81,11 @@ class LeftBehind(LabError):
     exit_code = EXIT_LEFT_BEHIND
 
 
-class Interrupted(LabError):
-    """A person or a signal ended the run."""
+class Interrupted(BaseException):
+    """A person or a signal ended the run.
+
+    No Exception, as KeyboardInterrupt is none: what goes on after an error must not take it for one.
+    """
 
     exit_code = EXIT_INTERRUPTED
 

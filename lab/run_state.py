@@ -14,7 +14,7 @@ from lab.claim_history import ClaimFile
 from lab.distros.contract import Distro
 from lab.journal import RunJournal
 from lab.manifests import Manifests
-from lab.model import Cell, LabError, ResultsError, Verdict
+from lab.model import Cell, Interrupted, LabError, ResultsError, Verdict
 from lab.phases import Phases
 from lab.providers.contract import Provider
 from lab.store import Store
@@ -77,7 +77,7 @@ class CellResult:
     phases: dict[str, float] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
     attempts: list[Path] = field(default_factory=list)
-    problem: LabError | None = None
+    problem: LabError | Interrupted | None = None
     failed_stages: list[str] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     kept: str | None = None

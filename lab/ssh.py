@@ -174,6 +174,13 @@ class SshHost:
             self._client.close()
             self._client = None
 
+    def _abandon(self) -> None:
+        """Let go of the connection without taking any lock of paramiko's; the next command makes a new one."""
+        client, self._client = self._client, None
+        transport = None if client is None else client.get_transport()
+        if transport is not None:
+            transport.sock.close()
+
     def run(self, command: Command) -> Completed:
         """See :class:`lab.host.Host`.
 
@@ -219,6 +226,12 @@ class SshHost:
                     if not self._may_repeat(error, repeatable or channel is None, channel is not None, outage):
                         raise
                     lost = error
+                except NodeError:
+                    raise
+                except BaseException:
+                    # A signal may have come while paramiko held one of its locks: nothing of it is used any more.
+                    self._abandon()
+                    raise
                 log.info("%s: connecting again for: %s", self.name, what)
                 unnoticed_s = min(left_s - deadline.remaining_s(), UNNOTICED_S)
                 left_s = min(timeout_s, deadline.remaining_s() + unnoticed_s)

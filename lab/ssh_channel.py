@@ -30,8 +30,7 @@ def closing_at(deadline: Deadline, channel: paramiko.Channel, what: str) -> Iter
     def watch() -> None:
         while not finished.wait(WATCH_S):
             if deadline.remaining_s() <= 0:
-                with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
-                    channel.close()
+                _close(channel)
             if channel.closed or not channel.get_transport().is_active():
                 # A request clears this event before it waits, also one that a closing channel has just set.
                 channel.event.set()
@@ -52,16 +51,25 @@ def hanging_up_after(deadline: Deadline, channel: paramiko.Channel) -> Iterator[
     """Close the channel at the end, and the whole connection if that is not done soon after the deadline.
 
     Even to close a channel is to send something, and on a dead link with full buffers paramiko sends without an end.
+    After a signal nothing is sent: it may have come while paramiko held the lock that this needs.
     """
     guard = threading.Timer(deadline.remaining_s() + HANG_UP_S, channel.get_transport().close)
     guard.daemon = True
     guard.start()
     try:
         yield
+    except Exception:
+        _close(channel)
+        raise
+    else:
+        _close(channel)
     finally:
-        with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
-            channel.close()
         guard.cancel()
+
+
+def _close(channel: paramiko.Channel) -> None:
+    with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
+        channel.close()
 
 
 def answers(transport: paramiko.Transport | None, within_s: float) -> bool:

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from lab.cli.help_topics import topic
-from lab.model import LabError
+from lab.model import Interrupted, LabError
 from lab.secrets import SECRETS
 
 UNBOUNDED_COLUMNS = 1 << 16
@@ -101,7 +101,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     console.print(table, soft_wrap=False)
 
 
-def fail(error: LabError) -> int:
+def fail(error: LabError | Interrupted) -> int:
     """Print an error on standard error, and where it is explained; its exit code."""
     _to_stderr(f"error: {error}", "red")
     _to_stderr(f"help: {topic(error)}")

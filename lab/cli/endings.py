@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lab import interrupts
 from lab.cli import console
-from lab.model import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, LabError, NodeError
+from lab.model import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Interrupted, LabError, NodeError
 
 
 def exit_code(program: Callable[[], object]) -> int:
@@ -19,7 +19,7 @@ def exit_code(program: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         console.progress("interrupted")
         return EXIT_INTERRUPTED
-    except LabError as error:
+    except (LabError, Interrupted) as error:
         return console.fail(error)
     except OSError as error:
         # A file or folder of this machine; the text of an OSError names it.

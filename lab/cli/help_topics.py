@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.model import LabError
+from lab.model import Interrupted, LabError
 
 DOCUMENT = "docs/errors.md"
 
@@ -26,7 +26,7 @@ TOPICS = {
 """Class to heading. By name, so that no provider is loaded to explain a flag; a test compares with the classes."""
 
 
-def topic(error: LabError) -> str:
+def topic(error: LabError | Interrupted) -> str:
     """``docs/errors.md#stored-results``: the part for the nearest class of the error that has one."""
     names = (kind.__name__ for kind in type(error).__mro__)
     found = next((TOPICS[name] for name in names if name in TOPICS), None)

@@ -12,7 +12,7 @@ from lab.artifacts import cache as artifacts_cache
 from lab.cli import console, shared
 from lab.host import Command
 from lab.leftovers import remove_all
-from lab.model import EXIT_OK, Interrupted, LabError, NodeError, UsageError, heaviest_code
+from lab.model import EXIT_OK, LabError, NodeError, UsageError, heaviest_code
 from lab.providers import folders
 from lab.providers.contract import NodeRecord, Provider
 from lab.secrets import SECRETS
@@ -33,8 +33,6 @@ def _listed() -> tuple[list[tuple[Provider, NodeRecord]], list[int]]:
     for provider in shared.usable_providers():
         try:
             found += [(provider, record) for record in provider.records()]
-        except Interrupted:
-            raise
         except LabError as error:
             codes.append(console.fail(error))
     return found, codes
@@ -139,8 +137,6 @@ def down(
         try:
             listed[name][0].down(name)
             console.progress(f"removed {name}")
-        except Interrupted:
-            raise
         except LabError as error:
             codes.append(console.fail(error))
     _leave(codes)
@@ -163,8 +159,6 @@ def gc(
     for step in steps:
         try:
             removed += step()
-        except Interrupted:
-            raise
         except LabError as error:
             codes.append(console.fail(error))
     if as_json:

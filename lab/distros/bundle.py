@@ -12,7 +12,7 @@ from pathlib import Path
 from lab.distros.contract import Cluster
 from lab.host import Command, Completed, Deadline
 from lab.kubectl import Kubectl
-from lab.model import Interrupted, LabError, TransportError
+from lab.model import LabError, TransportError
 from lab.providers.contract import Node
 from lab.secrets import SECRETS
 
@@ -131,8 +131,6 @@ class Bundle:
             return
         try:
             done = ask(seconds)
-        except Interrupted:
-            raise
         except LabError as error:
             if isinstance(error, TransportError):
                 self._lost[host] = str(error)

@@ -15,7 +15,7 @@ import typer.testing
 
 import lab
 from lab.cli import help_topics, main, verbs
-from lab.model import LabError, UsageError
+from lab.model import Interrupted, LabError, UsageError
 from tests.projects import make_bench
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ def test_every_kind_of_error_names_a_part_of_the_page_that_is_there():
 
 
 def test_every_topic_is_of_a_class_that_exists():
-    assert set(help_topics.TOPICS) <= {kind.__name__ for kind in error_classes()}
+    assert set(help_topics.TOPICS) <= {kind.__name__ for kind in [*error_classes(), Interrupted]}
 
 
 def test_every_part_of_the_page_gives_its_exit_code():

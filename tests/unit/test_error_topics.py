@@ -13,7 +13,7 @@ from lab import interrupts, kubectl
 from lab.artifacts import resolve_k3s, resolve_runtime, resolve_upstream
 from lab.cli import console, scan
 from lab.host import Command, LocalHost
-from lab.model import LabError, NodeError
+from lab.model import Interrupted, LabError, NodeError
 from lab.providers.digitalocean.api import Api
 from lab.ssh import Address, SshHost
 from lab.ssh_keys import make_key_pair
@@ -47,7 +47,7 @@ def named(capfd):
         capfd.readouterr()
         try:
             act()
-        except LabError as error:
+        except (LabError, Interrupted) as error:
             console.fail(error)
         # A scan's problems are one line each, with their help at its end.
         return re.findall(r"help: docs/errors\.md#([a-z0-9-]+)$", capfd.readouterr().err, re.MULTILINE)

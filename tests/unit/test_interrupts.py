@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
+from lab import interrupts
 from lab.interrupts import SIGNALS, raising, waiting
-from lab.model import EXIT_INTERRUPTED, Interrupted, NodeError
+from lab.model import EXIT_INTERRUPTED, Interrupted, LeftBehind, NodeError
 
 
 def send(number):
@@ -166,8 +168,40 @@ class TestWaiting:
             send(signal.SIGINT)
             raise NodeError("disk busy")
 
-        with pytest.raises(NodeError, match="disk busy"), waiting("x"):
+        told = "stopped by SIGINT; removing did not end well: disk busy"
+        with pytest.raises(Interrupted, match=told), waiting("removing"):
             clean_up()
+
+    def test_what_is_left_behind_outweighs_a_signal(self):
+        def clean_up():
+            send(signal.SIGINT)
+            raise LeftBehind("droplet 7")
+
+        with pytest.raises(LeftBehind, match="droplet 7"), waiting("removing"):
+            clean_up()
+
+    @pytest.mark.parametrize("when", ["before", "inside"])
+    def test_an_action_that_fails_does_not_lose_a_signal(self, when, monkeypatch):
+        def action():
+            if when == "inside":
+                send(signal.SIGTERM)
+            raise NodeError("link lost")
+
+        real, tries = interrupts.waiting, []
+
+        def waiting_late(what):
+            tries.append(what)
+            if when == "before" and len(tries) == 1:
+                raise Interrupted("stopped by SIGTERM")
+            return real(what)
+
+        monkeypatch.setattr(interrupts, "waiting", waiting_late)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM; thawing did not end well: link lost"):
+            interrupts.surely("thawing", action)
+
+    def test_no_handler_of_errors_takes_it_for_one(self):
+        with pytest.raises(Interrupted), raising(), suppress(Exception):
+            send(signal.SIGINT)
 
     def test_inside_of_raising_and_back(self):
         steps = []

@@ -11,7 +11,7 @@ import pytest
 
 from lab import processes
 from lab.host import Command, Deadline, wait_until
-from lab.model import NodeError, TransportError, WaitTimeout
+from lab.model import Interrupted, NodeError, TransportError, WaitTimeout
 from lab.ssh import HostKeyMismatch, Reconnect, SshHost
 from tests.fakes import FakeClock
 from tests.link import Link
@@ -175,6 +175,30 @@ class TestCut:
             with pytest.raises(TransportError):
                 host.run(command)
         assert executions() == int(repeatable)
+
+
+class TestSignal:
+    """A signal while paramiko is between taking a lock of its own and the block that would give it back."""
+
+    @pytest.mark.parametrize("method", ["_send_user_message", "open_session"])
+    def test_the_next_command_does_not_wait_for_that_lock(self, host, monkeypatch, method):
+        real = getattr(paramiko.Transport, method)
+
+        def interrupted(transport, *arguments, **settings):
+            monkeypatch.setattr(paramiko.Transport, method, real)
+            transport.clear_to_send_lock.acquire()
+            raise Interrupted("stopped by SIGINT")
+
+        assert host.run(Command(argv=("echo", "1"))).stdout == "1\n"
+        monkeypatch.setattr(paramiko.Transport, method, interrupted)
+        with pytest.raises(Interrupted):
+            host.run(Command(argv=("echo", "2"), repeatable=True))
+        said = []
+        command = Command(argv=("echo", "3"), timeout_s=60)
+        waiting = threading.Thread(target=lambda: said.append(host.run(command).stdout), daemon=True)
+        waiting.start()
+        waiting.join(60)
+        assert said == ["3\n"]
 
 
 class TestFrozen:

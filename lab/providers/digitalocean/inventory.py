@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from lab.host import Deadline
-from lab.model import Interrupted, LabError, LeftBehind, NodeError
+from lab.model import LabError, LeftBehind, NodeError
 from lab.providers.digitalocean import names
 from lab.providers.digitalocean.api import Api, ApiBusy, ApiNotFound
 from lab.providers.digitalocean.names import CloudName
@@ -173,8 +173,6 @@ class Remover:
     def _try(problems: list[str], step: Callable[[], None]) -> bool:
         try:
             step()
-        except Interrupted:
-            raise
         except LabError as error:
             problems.append(str(error))
             return False

@@ -18,7 +18,7 @@ from typing import TypeVar
 from lab import interrupts
 from lab.config import NodeOptions
 from lab.host import Deadline, Sleep, wait_until
-from lab.model import Interrupted, LabError, LeftBehind, NodeError, NoSuchNode, UsageError, WaitTimeout
+from lab.model import LabError, LeftBehind, NodeError, NoSuchNode, UsageError, WaitTimeout
 from lab.providers import folders
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 from lab.providers.digitalocean import inventory, names
@@ -374,8 +374,6 @@ class DigitalOceanProvider:
                 problems.append(str(error))
         try:
             removed += self._collect_tags(found, now, dry_run=dry_run)
-        except Interrupted:
-            raise
         except LabError as error:
             # The ids of what stayed must not be lost.
             if not problems:
