@@ -176,6 +176,7 @@ def _cells(state: Run, shared: SharedNode | None) -> list[CellResult]:
                 raise result.problem from error
         raise
     finally:
+        interrupts.leaving = shared is not None
         try:
             if shared is not None:
                 _close(shared, tools, journal, results)
@@ -262,11 +263,13 @@ def _run_cell(state: Run, work: Work) -> None:
             failure.save(work, cluster, node, state.stages, state.session)
     finally:
         # Nothing may stand between here and the removal that could raise.
+        interrupts.leaving = True
         try:
             if node is not None:
                 with phases.track("removal"):
                     interrupts.surely(f"removing node {node.id}", partial(_release, work, node))
         finally:
+            interrupts.leaving = False
             if not result.is_restored:
                 result.phases = phases.seconds()
                 facts = {"phases_s": result.phases, "missing": list(result.missing)}

@@ -18,6 +18,12 @@ STDERR = 2
 SAME_WISH_S = 1.0
 AGAIN_S = 0.01
 
+leaving = False
+"""Set to True by the first statement of whatever cleans up with :func:`surely`: signals wait from that very moment.
+
+A plain assignment, since Python looks for signals at every call, also at the one that would make them wait.
+"""
+
 
 @contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
@@ -39,14 +45,16 @@ def raising() -> Iterator[None]:
 
     Another one within the next moment is the same wish (a terminal tells all processes of a job, and make or a shell
     may pass it on): raised again, it would cut off what has just begun to clean up. One that comes while a thread is
-    being started is raised a moment later.
+    being started, or when a clean-up is about to begin, is raised a moment later.
     """
+    global leaving
+    leaving = False
     last_s = -math.inf
     late: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal last_s
-        if _starts_a_thread(frame):
+        if leaving or _starts_a_thread(frame):
             if not late:
                 late.append(number)
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
@@ -94,6 +102,7 @@ def waiting(what: str) -> Iterator[None]:
     Also when the block has failed, and with what it said: an error after a signal must not let the run go on. Only
     LeftBehind outweighs the wish to stop, since it names what still costs something.
     """
+    global leaving
     seen: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -106,6 +115,7 @@ def waiting(what: str) -> Iterator[None]:
 
     try:
         with _handled_by(note):
+            leaving = False
             yield
     except LeftBehind:
         raise

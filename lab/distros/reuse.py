@@ -138,6 +138,7 @@ class SharedNode:
         try:
             return CleanSlate.take(node, self._scripts)
         except BaseException:
+            interrupts.leaving = True
             interrupts.surely(f"removing node {node.id}", lambda: self._provider.destroy(node))
             raise
 

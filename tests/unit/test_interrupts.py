@@ -224,3 +224,43 @@ class TestWaiting:
             pass
         send(signal.SIGINT)
         assert quiet == [signal.SIGINT]
+
+
+class TestLeaving:
+    """A clean-up is about to begin: its first statement is an assignment, and signals wait from then on."""
+
+    @pytest.fixture(autouse=True)
+    def as_before(self):
+        yield
+        assert interrupts.leaving is False
+        interrupts.leaving = False
+
+    def test_a_signal_before_the_clean_up_waits_for_its_end(self):
+        def fail_and_clean_up():
+            try:
+                raise NodeError("no boot")
+            except NodeError:
+                interrupts.leaving = True
+                send(signal.SIGTERM)
+                interrupts.surely("removing", lambda: (time.sleep(0.1), done.append("removed")))
+                raise
+
+        done = []
+        with pytest.raises(Interrupted, match="SIGTERM"), raising():
+            fail_and_clean_up()
+        assert done == ["removed"]
+
+    def test_a_signal_comes_when_there_was_nothing_to_clean_up(self):
+        def leave_and_go_on():
+            interrupts.leaving = True
+            send(signal.SIGTERM)
+            interrupts.leaving = False
+            time.sleep(20)
+
+        with pytest.raises(Interrupted, match="SIGTERM"), raising():
+            leave_and_go_on()
+
+    def test_what_another_block_left_does_not_hold_signals_back(self):
+        interrupts.leaving = True
+        with pytest.raises(Interrupted), raising():
+            send(signal.SIGINT)

@@ -151,6 +151,7 @@ class NodePlane:
             record["frozen_usage_usec"] = self.hold("freeze")
             yield record
         except BaseException:
+            interrupts.leaving = True
             try:
                 self.thaw()
             except NodeError as error:

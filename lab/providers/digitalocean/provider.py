@@ -114,6 +114,7 @@ class DigitalOceanProvider:
         try:
             return self._make(place, known, unsure, deadline)
         except BaseException as error:
+            interrupts.leaving = True
             failed = error
 
             def clean_up() -> None:

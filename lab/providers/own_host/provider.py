@@ -112,6 +112,7 @@ class OwnHostProvider:
             self._take(place, host, spec)
             return self._prepare(place, host, deadline)
         except BaseException as error:
+            interrupts.leaving = True
             failed = error
 
             def let_go() -> None:

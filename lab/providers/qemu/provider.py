@@ -53,6 +53,7 @@ class QemuProvider:
         try:
             return self._boot(place, disk_image, spec, deadline)
         except BaseException:
+            interrupts.leaving = True
             interrupts.surely(f"removing node {place.id}", lambda: folders.remove(place))
             raise
 
