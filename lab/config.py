@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -91,10 +91,7 @@ def make_cells(distro: str, versions: str, gates: tuple[str, ...], gate_legs: tu
         if "+" in cell.version and distro != "k3s":
             raise UsageError(f"version {cell.version} belongs to k3s, not to {distro}: leave out the part from '+' on")
         _check_gates(cell)
-    names = [cell.name for cell in cells]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"{name} is asked for twice")
+    _check_once(cells)
     return tuple(cells)
 
 
@@ -114,6 +111,16 @@ def _leg(distro: str, leg: str) -> Cell:
         return Cell(distro=distro, version=_version(version), gates=gates)
     except UsageError as error:
         raise UsageError(f"--gate-leg {leg!r}: {error}") from error
+
+
+def _check_once(cells: Sequence[Cell]) -> None:
+    """UsageError for two cells that are one, whatever words they took."""
+    seen: dict[tuple[str, frozenset[Gate]], Cell] = {}
+    for cell in cells:
+        first = seen.setdefault((cell.release, frozenset(cell.gates)), cell)
+        if first is not cell:
+            same = "" if first.version == cell.version else f" ({first.version} and {cell.version} are one release)"
+            raise UsageError(f"{cell.name} is asked for twice{same}")
 
 
 def _check_gates(cell: Cell) -> None:

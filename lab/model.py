@@ -159,6 +159,11 @@ class Cell:
         """Short text for a table row: ``v1.37.2 PodLevelResourcesFixKubeletQOSClass=false``."""
         return " ".join([self.version, *(str(gate) for gate in sorted(self.gates, key=str))])
 
+    @property
+    def release(self) -> str:
+        """What of the distribution is installed for it: cells of one release and the same gates are one."""
+        return k3s_release(self.version) if self.distro == "k3s" else self.version
+
     def gate(self, name: str, component: str, default: bool) -> bool:
         """Value that ``component`` (apiserver or kubelet) was told for a gate, else ``default``."""
         for gate in self.gates:
@@ -183,6 +188,15 @@ def minor_of(version: str) -> int:
     if match is None:
         raise UsageError(f"version {version!r} is not of the form v1.36.3")
     return int(match[1])
+
+
+def k3s_release(version: str) -> str:
+    """The release that a version on the command line means: ``v1.34.12`` is ``v1.34.12+k3s1``, ``+k3sN`` stays.
+
+    UsageError when it is no Kubernetes version.
+    """
+    minor_of(version)
+    return version if "+" in version else f"{version}+k3s1"
 
 
 class Outcome(enum.StrEnum):

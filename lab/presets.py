@@ -30,8 +30,9 @@ class Preset:
         """The gate legs that belong to an experiment: all, or those of the ``versions`` (as cells) that were given."""
         if versions is None:
             return self.gate_legs
-        wanted = {cell.version for cell in make_cells(self.distro, versions, (), ())}
-        return tuple(leg for leg in self.gate_legs if leg.partition(":")[0] in wanted)
+        wanted = {cell.release for cell in make_cells(self.distro, versions, (), ())}
+        of_leg = {leg: make_cells(self.distro, "", (), (leg,))[0].release for leg in self.gate_legs}
+        return tuple(leg for leg in self.gate_legs if of_leg[leg] in wanted)
 
 
 def get(name: str, path: Path | None = None) -> Preset:

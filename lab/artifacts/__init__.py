@@ -9,7 +9,7 @@ from lab.artifacts.cache import Binaries
 from lab.artifacts.download import Limits
 from lab.artifacts.files import Unavailable, WrongHash
 from lab.artifacts.pins import Pin, Releases, add_pin, load_releases, pins_for
-from lab.artifacts.request import K3S_FILES, KUBERNETES_COMPONENTS, Request, k3s_release
+from lab.artifacts.request import K3S_FILES, KUBERNETES_COMPONENTS, Request
 from lab.artifacts.resolve import (
     describe_origin,
     resolve,
@@ -20,6 +20,7 @@ from lab.artifacts.resolve import (
 )
 from lab.artifacts.runtime import runtime_requests
 from lab.artifacts.sources import Builder, Sources
+from lab.model import k3s_release
 
 __all__ = [
     "K3S_FILES",

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.artifacts.files import WrongHash
-from lab.artifacts.request import ARCH, Request, k3s_release
-from lab.model import UsageError
+from lab.artifacts.request import ARCH, Request
+from lab.model import UsageError, k3s_release
 
 ORIGINS = ("module-build", "official")
 DEFAULT_PATH = Path(__file__).resolve().parent.parent / "releases.toml"

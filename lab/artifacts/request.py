@@ -39,15 +39,6 @@ _VERSIONS = {
 """Form of a version by kind, with an example; Kubernetes has rules of its own."""
 
 
-def k3s_release(version: str) -> str:
-    """The release that a version on the command line means: ``v1.34.12`` is ``v1.34.12+k3s1``, ``+k3sN`` stays.
-
-    UsageError when it is no Kubernetes version.
-    """
-    minor_of(version)
-    return version if "+" in version else f"{version}+k3s1"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One artifact. UsageError when kind or version is not one that the lab can install.

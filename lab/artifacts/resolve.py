@@ -9,7 +9,7 @@ from pathlib import Path
 from lab.artifacts.cache import Binaries, Entry, Progress, Staged
 from lab.artifacts.files import Unavailable
 from lab.artifacts.k3s import K3S_STEPS
-from lab.artifacts.request import BUSYBOX_VERSION, K3S_FILES, Request, k3s_release
+from lab.artifacts.request import BUSYBOX_VERSION, K3S_FILES, Request
 from lab.artifacts.runtime import (
     BUSYBOX_PACKAGE,
     busybox_from_folder,
@@ -21,7 +21,7 @@ from lab.artifacts.runtime import (
     runtime_requests,
 )
 from lab.artifacts.sources import Sources, from_build, from_download, from_folder
-from lab.model import NodeError
+from lab.model import NodeError, k3s_release
 
 Step = Callable[[Request, Sources, Path, Progress], Staged]
 

@@ -83,6 +83,24 @@ class TestErrors:
             names(versions, gates, legs)
 
     @pytest.mark.parametrize(
+        ("versions", "legs", "said"),
+        [
+            ("v1.34.12,v1.34.12+k3s1", [], "k3s-v1.34.12+k3s1 is asked for twice (v1.34.12 and v1.34.12+k3s1 are one"),
+            ("v1.34.12+k3s1,1.34.12", [], "k3s-v1.34.12 is asked for twice (v1.34.12+k3s1 and v1.34.12 are one rel"),
+            ("v1.37.1+k3s1", ["v1.37.1:A=false", "v1.37.1+k3s1:A=false"], "k3s-v1.37.1+k3s1+A=false is asked for"),
+            ("v1.34.12+k3s2,v1.34.12+k3s2", [], "k3s-v1.34.12+k3s2 is asked for twice"),
+        ],
+    )
+    def test_one_release_of_k3s_is_one_cell_whatever_it_is_called(self, versions, legs, said):
+        with pytest.raises(UsageError) as caught:
+            make_cells("k3s", versions, (), tuple(legs))
+        assert said in str(caught.value)
+
+    def test_other_releases_of_k3s_and_other_gates_are_other_cells(self):
+        cells = make_cells("k3s", "v1.34.12,v1.34.12+k3s2", (), ("v1.34.12+k3s1:A=false",))
+        assert [cell.release for cell in cells] == ["v1.34.12+k3s1", "v1.34.12+k3s2", "v1.34.12+k3s1"]
+
+    @pytest.mark.parametrize(
         "gates",
         [
             ["A=false", "A=true"],

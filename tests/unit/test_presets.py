@@ -58,8 +58,11 @@ def test_explicit_flags_win_one_by_one():
 
 @pytest.mark.parametrize(
     ("versions", "legs"),
-    [("v1.34.12", ()), ("v1.34.12, 1.37.1", (LEG,)), ("v1.37.2", ()), ("v1.37.1", (LEG,))],
-)
+    [
+        ("v1.34.12", ()), ("v1.34.12, 1.37.1", (LEG,)), ("v1.37.2", ()), ("v1.37.1", (LEG,)), ("v1.37.1+k3s1", (LEG,)),
+        ("v1.37.1+k3s2", ()),
+    ],
+)  # fmt: skip
 def test_a_leg_belongs_to_its_version(versions, legs):
     found = chosen(preset="article", versions=versions)
     assert (found.versions, found.gate_legs) == (versions, legs)
