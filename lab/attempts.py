@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from lab import claim_history, judging
 from lab.config import RunConfig
 from lab.distros.contract import Cluster
+from lab.distros.registry import INSTEAD
 from lab.journal import RunJournal
 from lab.model import (
     JSON,
@@ -21,6 +22,7 @@ from lab.model import (
     LabError,
     NodeError,
     ResultsError,
+    Stamp,
     TransportError,
     Verdict,
 )
@@ -79,6 +81,12 @@ def _count(result: CellResult, attempt: Attempt) -> None:
     result.verdicts += [Verdict.from_json(entry) for entry in attempt.verdict["verdicts"]]
 
 
+def stamp(stage: Stage, config: RunConfig, tools: Tools) -> Stamp:
+    """What a stage collects in such a run, as it is recorded with each attempt."""
+    instead = INSTEAD[config.distro](tools.provider.site)
+    return judging.stamp(stage, tools.manifests, tools.scripts, config.options, instead)
+
+
 def run_stage(work: Work, cluster: Cluster, stage: Stage, events: Sequence[JSON]) -> None:
     """Collect what is missing, judge and seal.
 
@@ -113,7 +121,7 @@ def _begin(
         writer = tools.store.begin(
             cell=work.cell,
             stage=stage.name,
-            stamp=judging.stamp(stage, tools.manifests, tools.scripts, config.options),
+            stamp=stamp(stage, config, tools),
             environment=environment,
             run_id=work.run_id,
             started=iso(started),

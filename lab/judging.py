@@ -22,11 +22,21 @@ MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeE
 """What Python raises over text of an unforeseen form, such as a list where an object was expected."""
 
 
-def stamp(stage: Stage, manifests: Manifests, scripts: Mapping[str, str], options: Mapping[str, Any]) -> Stamp:
-    """Everything that decides what a stage collects: manifests, node programs, sampling parameters, its version."""
+def stamp(
+    stage: Stage,
+    manifests: Manifests,
+    scripts: Mapping[str, str],
+    options: Mapping[str, Any],
+    instead: Mapping[str, Sequence[str]],
+) -> Stamp:
+    """Everything that decides what a stage collects: manifests, node programs, sampling parameters, its version.
+
+    ``instead`` maps a node program that stages name to those that do its work on the nodes in question.
+    """
+    names = [name for named in stage.scripts for name in instead.get(named, (named,))]
     inputs: dict[str, Any] = {"stage": stage.name, "collect_version": stage.version}
     inputs |= {f"manifest/{case}": sha256_text(manifests.render(case, **stage.changes)) for case in stage.cases}
-    inputs |= {f"script/{name}": sha256_text(scripts[name]) for name in stage.scripts}
+    inputs |= {f"script/{name}": sha256_text(scripts[name]) for name in names}
     inputs |= {f"param/{name}": value for name, value in stage.params(options).items()}
     return Stamp(inputs=inputs)
 

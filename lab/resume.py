@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from lab import judging, processes
+from lab import attempts, judging, processes
 from lab.atomic import text_of
 from lab.claim_history import ClaimFile
 from lab.config import NodeOptions, RunConfig
@@ -92,7 +92,7 @@ def _mark(cache: Path) -> str:
 
 def _stamps(config: RunConfig, tools: Tools) -> dict[str, Stamp]:
     return {
-        stage.name: judging.stamp(stage, tools.manifests, tools.scripts, config.options)
+        stage.name: attempts.stamp(stage, config, tools)
         for stage in registry.select(config.stages)
     }
 

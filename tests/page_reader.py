@@ -88,7 +88,7 @@ def rows(table: Element) -> list[list[Element]]:
 
 
 def make(selection, claims, *, raw=lambda attempt: attempt.raw(), mask=lambda shown: shown, notes=""):
-    return page_text(build(selection, registry.BY_NAME, claims, {}, raw, notes), mask)
+    return page_text(build(selection, registry.BY_NAME, claims, None, raw, notes), mask)
 
 
 def only(selection, stage, version="v1.36.3"):

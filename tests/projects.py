@@ -28,12 +28,12 @@ from lab.experiment import Tools
 from lab.manifests import Manifests
 from lab.model import Cell
 from lab.project import node_scripts
-from lab.providers.registry import PROVIDERS
+from lab.providers.registry import PROVIDERS, SITES
 from lab.stages import registry
 from lab.stages.context import StageContext
 from lab.stages.contract import Observation, Raw, Stage
 from lab.store import Store
-from tests.fakes import FakeClock, FakeDistro, FakeProvider, Steps
+from tests.fakes import FAKE_SITE, FakeClock, FakeDistro, FakeProvider, Steps
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMITTED_UNIX = 1_700_000_000
@@ -288,6 +288,7 @@ def make_bench(
     )
     bench.use_stages(*([fake_stage()] if stages is None else stages))
     monkeypatch.chdir(bench.project)
+    monkeypatch.setitem(SITES, "fake", FAKE_SITE)
     monkeypatch.setitem(PROVIDERS, "qemu", lambda setup: bench.provider)
     monkeypatch.setitem(DISTROS, "upstream", lambda setup: bench.distro)
     return bench

@@ -12,8 +12,8 @@ import typer
 from lab.atomic import write_bytes_whole, write_whole
 from lab.cli import console
 from lab.cli.stored_results import Stored
-from lab.model import Stamp, UsageError
-from lab.report.comparability import AttemptRecord
+from lab.model import UsageError
+from lab.report.comparability import AttemptRecord, Today
 from lab.secrets import SECRETS
 from lab.stages import registry
 from lab.store import Attempt
@@ -52,7 +52,7 @@ def wanted(results: Path, html: bool, html_file: Path | None, plots: Path | None
     return Wanted(html=target, plots=plots)
 
 
-def write(stored: Stored, asked: Wanted, today: Mapping[str, Stamp], notes: str) -> None:
+def write(stored: Stored, asked: Wanted, today: Today, notes: str) -> None:
     """Write the page and the pictures that were asked for, each file whole."""
     # Loaded only here: the help of the verb should not wait for templates, nor a page for the drawing library.
     from lab.report.page.build import build

@@ -16,6 +16,7 @@ from lab.cli.flags import Flags, check_places, check_resume, configured, make_co
 from lab.cli.summary import check_inputs, write_summary
 from lab.config import RunConfig
 from lab.model import EXIT_OK, EXIT_UNKNOWN, Cell, LabError, Outcome, UsageError, heaviest_code
+from lab.providers.registry import SITES
 from lab.report.outcomes import outcome_exit_code
 from lab.report.phases import render_phases
 from lab.resume import Past
@@ -148,7 +149,7 @@ def show_plan_of(flags: Flags) -> None:
     if flags.resume is not None:
         raise UsageError("--resume RUN does what is missing of that run; there is no plan of it")
     config = make_config(flags)
-    stamps = shared.today_stamps(config.project, dict(config.options))
+    stamps = shared.today_stamps(config.project, dict(config.options), config.distro, SITES[config.provider])
     price = shared.provider(config.provider, config.nodes).hourly_price()
     planned = plan.make(config, stamps)
     data = plan.as_json(config, planned, price, _before(config))

@@ -14,13 +14,13 @@ from lab import claim_history, judging, project
 from lab.artifacts import Sources, load_releases
 from lab.cli import console
 from lab.config import NodeOptions, RunConfig, token_of
-from lab.distros.registry import DISTROS
+from lab.distros.registry import DISTROS, INSTEAD
 from lab.distros.registry import Setup as DistroSetup
 from lab.distros.upstream.build import GoBuilder
 from lab.experiment import Tools
 from lab.manifests import Manifests
 from lab.model import ResultsError, Stamp, UsageError
-from lab.providers.contract import Provider
+from lab.providers.contract import Provider, Site
 from lab.providers.registry import PROVIDERS, Setup
 from lab.report import comparability
 from lab.stages import registry
@@ -97,11 +97,12 @@ def make_tools(config: RunConfig) -> Tools:
     )
 
 
-def today_stamps(folder: Path, options: dict[str, Any]) -> dict[str, Stamp]:
-    """The stamp of every stage as the project stands now."""
+def today_stamps(folder: Path, options: dict[str, Any], distro: str, site: Site) -> dict[str, Stamp]:
+    """The stamp of every stage as the project stands now, for one distribution on nodes of one kind."""
+    instead = INSTEAD[distro](site)
     manifests = Manifests.load(folder / "manifests")
     scripts = project.node_scripts(folder)
-    return {stage.name: judging.stamp(stage, manifests, scripts, options) for stage in registry.STAGES}
+    return {stage.name: judging.stamp(stage, manifests, scripts, options, instead) for stage in registry.STAGES}
 
 
 def require_current(selection: comparability.Selection) -> None:

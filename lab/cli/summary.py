@@ -11,7 +11,9 @@ from lab import claims as claim_rules
 from lab import judging
 from lab.claim_history import ClaimFile
 from lab.cli import console, page, publish, shared, stored_results
+from lab.distros.registry import INSTEAD
 from lab.model import EXIT_FALSIFIED, EXIT_OK, Outcome, ResultsError, Stamp, UsageError, Verdict
+from lab.providers.registry import SITES
 from lab.report import comparability
 from lab.report.outcomes import outcome_exit_code
 from lab.report.statistics import predicted_orders
@@ -36,7 +38,7 @@ def _text(stored: stored_results.Stored, results: Path) -> str:
         stored.selection,
         registry.BY_NAME,
         {claim.id: claim.title for claim in stored.claims},
-        _stamps_today(stored.project, stored.selection),
+        _today(stored.project),
         _notes(results / NOTES),
         predicted_orders(stored.claims),
     )
@@ -56,16 +58,24 @@ def _notes(path: Path) -> str:
         raise UsageError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
 
 
-def _stamps_today(folder: Path, selection: comparability.Selection) -> dict[str, Stamp]:
-    """What each stage would be stamped today with the sampling parameters that its stored attempts were run with."""
-    today = shared.today_stamps(folder, shared.DEFAULT_OPTIONS)
-    for attempt in selection.attempts:
-        if attempt.stage in today:
-            given = {name: value for name, value in attempt.stamp.inputs.items() if name.startswith("param/")}
-            fixed = {
-                name: value for name, value in today[attempt.stage].inputs.items() if not name.startswith("param/")
-            }
-            today[attempt.stage] = Stamp(inputs={**fixed, **given})
+def _today(folder: Path) -> comparability.Today:
+    """What the attempts of a table would be stamped today, with the sampling parameters that they were run with."""
+    known: dict[tuple[str, str], dict[str, Stamp]] = {}
+
+    def today(comparison: comparability.Comparison) -> Stamp | None:
+        distro = comparison.attempts[0].cell.distro
+        provider = dict(comparison.environment).get("provider", "")
+        if distro not in INSTEAD or provider not in SITES:
+            return None
+        if (distro, provider) not in known:
+            known[distro, provider] = shared.today_stamps(folder, shared.DEFAULT_OPTIONS, distro, SITES[provider])
+        stamp = known[distro, provider].get(comparison.stage)
+        if stamp is None:
+            return None
+        given = {name: value for name, value in comparison.stamp.inputs.items() if name.startswith("param/")}
+        fixed = {name: value for name, value in stamp.inputs.items() if not name.startswith("param/")}
+        return Stamp(inputs={**fixed, **given})
+
     return today
 
 
@@ -83,7 +93,7 @@ def write_summary(
     if junit is not None:
         publish.write_junit(stored, junit)
     if asked:
-        page.write(stored, asked, _stamps_today(stored.project, stored.selection), _notes(results / NOTES))
+        page.write(stored, asked, _today(stored.project), _notes(results / NOTES))
     publish.publish_job(stored)
     return stored.verdicts
 

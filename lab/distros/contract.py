@@ -21,6 +21,9 @@ KUBELET_VERBOSITY = 3
 
 PROJECT_FOLDER = "/opt/lab"
 
+Instead = Mapping[str, tuple[str, ...]]
+"""Node programs that stages name, to those that do their work on a distribution's nodes: part of the stamps."""
+
 Waiting = Callable[[], AbstractContextManager[None]]
 
 

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lab.artifacts import Sources, resolve_k3s, resolve_k3s_images, resolve_runtime, resolve_upstream
-from lab.distros.contract import Distro
+from lab.distros.contract import Distro, Instead
+from lab.distros.k3s import settings
 from lab.distros.k3s.distro import K3s
+from lab.distros.upstream import runtime
 from lab.distros.upstream.distro import Upstream
+from lab.providers.contract import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,5 +49,11 @@ def make_k3s(setup: Setup) -> Distro:
         progress=setup.progress,
     )
 
+
+INSTEAD: Mapping[str, Callable[[Site], Instead]] = {
+    "upstream": runtime.instead,
+    "k3s": lambda site: settings.INSTEAD,
+}
+"""By distribution: the node programs that take the place of those that stages name, on nodes of a kind."""
 
 DISTROS: dict[str, Callable[[Setup], Distro]] = {"upstream": make_upstream, "k3s": make_k3s}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.config import NodeOptions, token_of
-from lab.providers.contract import Provider
+from lab.providers.contract import Provider, Site
 from lab.providers.digitalocean.provider import DigitalOceanProvider
 from lab.providers.own_host.provider import OwnHostProvider
 from lab.providers.qemu.provider import QemuProvider
@@ -44,6 +44,13 @@ def _digitalocean(setup: Setup) -> Provider:
 def _own_host(setup: Setup) -> Provider:
     return OwnHostProvider(setup.cache, setup.progress, options=setup.nodes)
 
+
+SITES: dict[str, Site] = {
+    "qemu": QemuProvider.site,
+    "digitalocean": DigitalOceanProvider.site,
+    "ssh": OwnHostProvider.site,
+}
+"""What the nodes of each are like; known without making a provider."""
 
 PROVIDERS: dict[str, Callable[[Setup], Provider]] = {
     "qemu": _qemu,

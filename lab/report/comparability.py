@@ -2,7 +2,8 @@
 
 Two rules decide. Within a stage every attempt must have been collected from the same inputs (one stamp):
 otherwise :func:`select` refuses and names the inputs. Within a table every attempt must come from the same
-environment (``Environment.must_agree``): attempts of several environments are kept apart. :class:`Comparison`
+environment (``Environment.must_agree``): attempts of several environments are kept apart. Only between these may one
+have node programs that the other does not use, since another distribution has its own. :class:`Comparison`
 checks both when it is made, so a table of mixed results cannot be built by any caller.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -118,6 +119,10 @@ class Comparison:
     def stamp(self) -> Stamp:
         """The stamp that all attempts share."""
         return self.attempts[0].stamp
+
+
+Today = Callable[[Comparison], Stamp | None]
+"""The stamp that the attempts of a table would get now; None when that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,28 +251,44 @@ def _refuse_mixed(attempts: Iterable[AttemptRecord]) -> None:
     problems = [
         _mixed_text(stage, by_stage[stage])
         for stage in sorted(by_stage)
-        if len({attempt.stamp.digest for attempt in by_stage[stage]}) > 1
+        if any(_mixed(attempt, by_stage[stage]) for attempt in by_stage[stage])
     ]
     if problems:
         raise ResultsError("\n".join(problems))
 
 
+def _mixed(attempt: AttemptRecord, attempts: Sequence[AttemptRecord]) -> tuple[AttemptRecord, list[str]] | None:
+    """The latest attempt that this one disagrees with, of all or of its own environment, and in which inputs."""
+    key = environment_key(attempt)
+    for others in (attempts, [other for other in attempts if environment_key(other) == key]):
+        # Start times are UTC texts of one form, so their order as text is their order in time.
+        latest = max(others, key=lambda other: (other.started, attempt_order(other)))
+        names = differing_inputs(attempt.stamp, latest.stamp)
+        if environment_key(latest) != key:
+            names = [name for name in names if not _is_own_program(name, attempt.stamp, latest.stamp)]
+        if names:
+            return latest, names
+    return None
+
+
+def _is_own_program(name: str, one: Stamp, other: Stamp) -> bool:
+    return name.startswith("script/") and not (name in one.inputs and name in other.inputs)
+
+
 def _mixed_text(stage: str, attempts: Sequence[AttemptRecord]) -> str:
     """The refusal for one stage: each attempt that disagrees with the latest one, input by input."""
-    # Start times are UTC texts of one form, so their order as text is their order in time.
-    latest = max(attempts, key=lambda attempt: (attempt.started, attempt_order(attempt)))
-    lines = [
-        f"stage {stage}: results of different inputs cannot stand in one table",
-        f"  latest: {_identity(latest)}",
-    ]
+    lines = [f"stage {stage}: results of different inputs cannot stand in one table"]
+    told: AttemptRecord | None = None
     for attempt in sorted(attempts, key=attempt_order):
-        if attempt.stamp.digest == latest.stamp.digest:
+        mixed = _mixed(attempt, attempts)
+        if mixed is None:
             continue
+        latest, names = mixed
+        if latest is not told:
+            lines.append(f"  latest: {_identity(latest)}")
+            told = latest
         lines.append(f"  differs: {_identity(attempt)}")
-        lines += [
-            f"    {name}: {_shown(attempt.stamp, name)}, latest {_shown(latest.stamp, name)}"
-            for name in differing_inputs(attempt.stamp, latest.stamp)
-        ]
+        lines += [f"    {name}: {_shown(attempt.stamp, name)}, latest {_shown(latest.stamp, name)}" for name in names]
         lines.append(f"    run the stage again for it: {rerun_command(attempt, latest.stamp)}")
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lab.model import Outcome, Stamp
+from lab.model import Outcome
 from lab.report import statistics
 from lab.report.comparability import (
     MUST_AGREE,
@@ -17,6 +17,7 @@ from lab.report.comparability import (
     Comparison,
     EnvironmentKey,
     Selection,
+    Today,
     attempt_name,
     differing_inputs,
     verdicts_of,
@@ -58,7 +59,7 @@ def render(
     selection: Selection,
     stages: Mapping[str, Stage],
     claims: Mapping[str, str],
-    today_stamps: Mapping[str, Stamp] | None,
+    today: Today | None,
     notes: str = "",
     predicted: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
@@ -67,8 +68,8 @@ def render(
     ``notes`` is Markdown that a person wrote about these results (``results/notes.md``); it is passed through.
 
     ``stages`` maps names to stages in the order of their sections; ``claims`` maps claim ids to titles in the
-    order of their rows; ``today_stamps`` gives the stamp that each stage would get now (None: not known), to
-    label stale results; ``predicted`` the order that the claims of a stage name beforehand. Raises ResultsError
+    order of their rows; ``today`` gives the stamp that the attempts of a table would get now, to label
+    stale results; ``predicted`` the order that the claims of a stage name beforehand. Raises ResultsError
     when a stored verdict is damaged or ``selection`` mixes inputs.
     """
     blocks = ["# Summary of results", "## How to read", HOW_TO_READ]
@@ -77,7 +78,6 @@ def render(
         stored = selection.stages()
         for name in [*stages, *(name for name in stored if name not in stages)]:
             if name in stored:
-                today = (today_stamps or {}).get(name)
                 blocks += _stage_blocks(selection, name, stages.get(name), today, (predicted or {}).get(name))
         missing = [name for name in stages if name not in stored]
         if missing:
@@ -136,7 +136,7 @@ def _changed_claims(selection: Selection, key: EnvironmentKey) -> list[str]:
 
 
 def _stage_blocks(
-    selection: Selection, name: str, stage: Stage | None, today: Stamp | None, predicted: Sequence[str] | None
+    selection: Selection, name: str, stage: Stage | None, today: Today | None, predicted: Sequence[str] | None
 ) -> list[str]:
     title = f"{one_line(stage.title)} ({name})" if stage is not None else name
     blocks = [f"## Stage: {title}"]
@@ -189,12 +189,13 @@ def several_environments(comparisons: list[Comparison]) -> str:
 
 
 def origin_lines(
-    selection: Selection, comparison: Comparison, today: Stamp | None, label: Mapping[str, str]
+    selection: Selection, comparison: Comparison, today: Today | None, label: Mapping[str, str]
 ) -> list[str]:
     """Where a table's numbers come from: stamp, environment, attempts. The stamp stands in backticks."""
     lines = [f"stamp: `{comparison.stamp.digest[:SHORT_DIGEST]}`"]
-    if today is not None and today.digest != comparison.stamp.digest:
-        names = ", ".join(differing_inputs(comparison.stamp, today))
+    now = None if today is None else today(comparison)
+    if now is not None and now.digest != comparison.stamp.digest:
+        names = ", ".join(differing_inputs(comparison.stamp, now))
         lines.append(f"stale: today's inputs differ in {names}")
     known = dict(comparison.environment)
     unread = [name for name in MUST_AGREE if name not in known]
@@ -215,7 +216,7 @@ def origin_lines(
 
 
 def _origin_blocks(
-    selection: Selection, comparison: Comparison, today: Stamp | None, label: Mapping[str, str]
+    selection: Selection, comparison: Comparison, today: Today | None, label: Mapping[str, str]
 ) -> list[str]:
     """:func:`origin_lines` as a list, and a table of the facts that vary."""
     blocks = _bullets(origin_lines(selection, comparison, today, label), "Where this table comes from:")

@@ -439,7 +439,7 @@ def store_capture(bench, raw):
     writer = bench.store.begin(
         cell=Cell(distro="upstream", version="v1.34.4"),
         stage="class",
-        stamp=judging.stamp(qos_class.STAGE, tools.manifests, tools.scripts, options),
+        stamp=judging.stamp(qos_class.STAGE, tools.manifests, tools.scripts, options, {}),
         environment=Environment(must_agree=MUST_AGREE),
         run_id="r-1",
         started="2027-01-15T08:00:00.000+00:00",

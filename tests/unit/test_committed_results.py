@@ -10,6 +10,7 @@ from lab import claim_history, judging
 from lab.cli import shared
 from lab.cli.main import main
 from lab.model import GATED, Cell, Gate
+from lab.providers.registry import SITES
 from lab.report import comparability
 from lab.stages import registry
 from lab.store import Store
@@ -55,7 +56,7 @@ def test_a_leg_without_what_a_component_said_of_its_gates_is_unknown(stage: str,
 
 def test_stamps_are_those_of_todays_inputs_or_the_summary_says_that_they_are_stale() -> None:
     selection = comparability.select(Store(RESULTS).attempts())
-    today = shared.today_stamps(ROOT, shared.DEFAULT_OPTIONS)
+    today = shared.today_stamps(ROOT, shared.DEFAULT_OPTIONS, "upstream", SITES["qemu"])
     text = (RESULTS / "summary.md").read_text()
     for attempt in selection.attempts:
         fixed = {name for name in attempt.stamp.inputs if not name.startswith("param/")}

@@ -206,6 +206,53 @@ def test_two_environments_are_two_comparisons_and_no_error():
     ]
 
 
+UPSTREAM = {"stage": "kernel", "manifest/be": "a", "script/hog.py": "h", "script/node_facts.sh": "n"}
+K3S = {"stage": "kernel", "manifest/be": "a", "script/hog.py": "h", "script/k3s_facts.sh": "k"}
+CLOUD = in_environment(provider="digitalocean")
+
+
+def of(inputs, **changes):
+    return {name: value for name, value in {**inputs, **changes}.items() if value is not None}
+
+
+def test_another_environment_may_have_node_programs_of_its_own():
+    attempts = [attempt(inputs=UPSTREAM), attempt("v1.37.1", inputs=K3S, environment=CLOUD)]
+    assert len(select(attempts).comparisons("kernel")) == 2
+    assert len(select(list(reversed(attempts))).comparisons("kernel")) == 2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "name"),
+    [
+        (of(K3S, **{"script/hog.py": "other"}), 'script/hog.py: "other", latest "h"'),
+        (of(K3S, **{"manifest/be": "other"}), 'manifest/be: "other", latest "a"'),
+        (of(K3S, **{"manifest/be": None}), 'manifest/be: (absent), latest "a"'),
+        (of(K3S, **{"param/reps": 3}), "param/reps: 3, latest (absent)"),
+    ],
+)
+def test_all_else_must_be_the_same_in_every_environment(inputs, name):
+    latest = attempt("v1.37.1", number=2, inputs=UPSTREAM)
+    with pytest.raises(ResultsError) as caught:
+        select([attempt(inputs=inputs, environment=CLOUD), latest])
+    assert f"\n    {name}\n    run" in str(caught.value)
+
+
+def test_within_one_environment_every_program_must_be_the_same_whatever_ran_last_elsewhere():
+    mixed = [
+        attempt("v1.36.5", inputs=UPSTREAM, environment=CLOUD),
+        attempt("v1.37.1", inputs=K3S, environment=CLOUD),
+    ]
+    latest = attempt("v1.34.12", number=3, inputs=of(K3S, **{"script/k3s_facts.sh": None}))
+    for attempts in (mixed, [*mixed, latest], [latest, *reversed(mixed)]):
+        with pytest.raises(ResultsError) as caught:
+            select(attempts)
+        text = str(caught.value)
+        assert "latest: k3s-v1.37.1 attempt 1" in text
+        assert "differs: k3s-v1.36.5 attempt 1" in text
+        assert 'script/k3s_facts.sh: (absent), latest "k"' in text
+        assert 'script/node_facts.sh: "n", latest (absent)' in text
+
+
 def test_shown_facts_do_not_split_a_comparison_but_an_absent_fact_does():
     kernel = Environment(must_agree=QEMU, shown={"kernel": "6.8"})
     unread = Environment(must_agree={"provider": "qemu", "emulation": "tcg"}, shown={})

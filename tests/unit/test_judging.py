@@ -9,8 +9,10 @@ import pytest
 
 from lab import judging
 from lab.claims import Claim, parse_claims
+from lab.distros.registry import DISTROS, INSTEAD
 from lab.manifests import Manifests
 from lab.model import Cell, Gate, Interrupted, Missing, ParseError, sha256_text
+from lab.providers.registry import PROVIDERS, SITES
 from lab.stages import cpu, eviction, qos_class, quota, registry
 from lab.stages.contract import Stage
 from tests.captures_helper import ROOT, cell_of, claims, edit_json, load, versions
@@ -239,7 +241,7 @@ def scripts() -> dict[str, str]:
 
 def test_inputs_of_a_stamp_are_named_and_complete(manifests, scripts):
     for entry in registry.STAGES:
-        inputs = judging.stamp(entry, manifests, scripts, OPTIONS).inputs
+        inputs = judging.stamp(entry, manifests, scripts, OPTIONS, {}).inputs
 
         assert set(inputs) == {
             "stage",
@@ -252,17 +254,18 @@ def test_inputs_of_a_stamp_are_named_and_complete(manifests, scripts):
 
 
 def test_a_stamp_holds_the_manifests_as_the_stage_renders_them(manifests, scripts):
-    inputs = judging.stamp(quota.STAGE, manifests, scripts, OPTIONS).inputs
+    inputs = judging.stamp(quota.STAGE, manifests, scripts, OPTIONS, {}).inputs
 
     assert inputs["manifest/be"] == sha256_text(manifests.render("be", **quota.CHANGES))
-    assert inputs["manifest/be"] != judging.stamp(qos_class.STAGE, manifests, scripts, OPTIONS).inputs["manifest/be"]
+    other = judging.stamp(qos_class.STAGE, manifests, scripts, OPTIONS, {}).inputs
+    assert inputs["manifest/be"] != other["manifest/be"]
 
 
 def test_an_edit_to_a_program_changes_the_stamps_of_the_stages_that_use_it_alone(manifests, scripts):
     edited = {**scripts, "hog.py": scripts["hog.py"] + "\n"}
     changed = {
-        entry.name: judging.stamp(entry, manifests, scripts, OPTIONS).difference(
-            judging.stamp(entry, manifests, edited, OPTIONS)
+        entry.name: judging.stamp(entry, manifests, scripts, OPTIONS, {}).difference(
+            judging.stamp(entry, manifests, edited, OPTIONS, {})
         )
         for entry in registry.STAGES
     }
@@ -273,13 +276,51 @@ def test_an_edit_to_a_program_changes_the_stamps_of_the_stages_that_use_it_alone
     }
 
 
+IMAGE = ("class", "kernel", "cpu", "eviction", "eviction-priority")
+EVERY = (*IMAGE, "quota")
+NODES = {
+    "upstream-qemu": {"node_facts.sh": EVERY, "oci_image.py": IMAGE},
+    "upstream-digitalocean": {"node_facts.sh": EVERY, "oci_image.py": IMAGE, "busybox_image.py": IMAGE},
+    "upstream-ssh": {"node_facts.sh": EVERY, "oci_image.py": IMAGE, "busybox_image.py": IMAGE},
+    "k3s-digitalocean": {"k3s_facts.sh": EVERY, "oci_image.py": IMAGE, "busybox_image.py": IMAGE},
+    "k3s-ssh": {"k3s_facts.sh": EVERY, "oci_image.py": IMAGE, "busybox_image.py": IMAGE},
+}
+"""By distribution and provider: what says what a node is and what makes the pods' image, with the stages it is for."""
+
+
+@pytest.mark.parametrize("where", NODES)
+def test_the_programs_that_collect_on_such_nodes_are_inputs_and_those_that_install_are_not(manifests, scripts, where):
+    distro, _, provider = where.partition("-")
+    instead = INSTEAD[distro](SITES[provider])
+
+    def stamps(texts):
+        return {entry.name: judging.stamp(entry, manifests, texts, OPTIONS, instead) for entry in registry.STAGES}
+
+    plain, changed = stamps(scripts), {}
+    for name in scripts:
+        found = stamps({**scripts, name: scripts[name] + "\n"})
+        changed[name] = {stage for stage, stamp in found.items() if stamp != plain[stage]}
+    assert {name: changed[name] for name in changed if name.endswith(("_facts.sh", "_image.py"))} == {
+        name: set(NODES[where].get(name, ())) for name in scripts if name.endswith(("_facts.sh", "_image.py"))
+    }
+    unused = {"k3s_before.sh", "k3s_remove.sh", "k3s_start.sh", "k3s_confirm.sh", "upstream_before.sh",
+              "upstream_remove.sh", "fingerprint.py"}  # fmt: skip
+    assert {name for name, found in changed.items() if not found} - set(NODES["k3s-ssh"]) - {"node_facts.sh"} == unused
+
+
+def test_every_distribution_and_provider_has_its_programs():
+    assert set(INSTEAD) == set(DISTROS)
+    assert set(SITES) == set(PROVIDERS)
+
+
 def test_sampling_parameters_and_collect_version_are_inputs(manifests, scripts):
-    full = judging.stamp(cpu.STAGE, manifests, scripts, OPTIONS)
+    full = judging.stamp(cpu.STAGE, manifests, scripts, OPTIONS, {})
     newer = dataclasses.replace(cpu.STAGE, version=cpu.STAGE.version + 1)
 
-    assert full.difference(judging.stamp(cpu.STAGE, manifests, scripts, {**OPTIONS, "reps": 5})) == ["param/pairs"]
-    assert full.difference(judging.stamp(newer, manifests, scripts, OPTIONS)) == ["collect_version"]
-    assert full.difference(judging.stamp(cpu.STAGE, manifests, scripts, {**OPTIONS, "quick": True})) == [
+    more = judging.stamp(cpu.STAGE, manifests, scripts, {**OPTIONS, "reps": 5}, {})
+    assert full.difference(more) == ["param/pairs"]
+    assert full.difference(judging.stamp(newer, manifests, scripts, OPTIONS, {})) == ["collect_version"]
+    assert full.difference(judging.stamp(cpu.STAGE, manifests, scripts, {**OPTIONS, "quick": True}, {})) == [
         "param/pairs", "param/warmup_s", "param/window_s",
     ]  # fmt: skip
 
@@ -287,8 +328,8 @@ def test_sampling_parameters_and_collect_version_are_inputs(manifests, scripts):
 def test_the_judges_version_is_no_input(manifests, scripts):
     newer = dataclasses.replace(eviction.STAGE, judge_version=99)
 
-    assert judging.stamp(newer, manifests, scripts, OPTIONS) == judging.stamp(
-        eviction.STAGE, manifests, scripts, OPTIONS
+    assert judging.stamp(newer, manifests, scripts, OPTIONS, {}) == judging.stamp(
+        eviction.STAGE, manifests, scripts, OPTIONS, {}
     )
 
 

@@ -84,7 +84,8 @@ STAGES = {"kernel": stage(), "cpu": stage("cpu", "CPU next to a busy neighbour")
 
 
 def text_of(*attempts, stages=STAGES, claims=CLAIMS, today=None):
-    return render(select(attempts), stages, claims, today)
+    now = None if today is None else lambda comparison: today.get(comparison.stage)
+    return render(select(attempts), stages, claims, now)
 
 
 def section(text, heading):

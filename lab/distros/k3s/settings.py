@@ -10,7 +10,14 @@ from typing import Any
 
 import yaml
 
-from lab.distros.contract import EVICTION_THRESHOLD, KUBELET_VERBOSITY, NODE_NAME, PRESSURE_TRANSITION_S, PROJECT_FOLDER
+from lab.distros.contract import (
+    EVICTION_THRESHOLD,
+    KUBELET_VERBOSITY,
+    NODE_NAME,
+    PRESSURE_TRANSITION_S,
+    PROJECT_FOLDER,
+    Instead,
+)
 from lab.model import Cell
 
 UNIT = "k3s"
@@ -40,6 +47,9 @@ CoreDNS among them: behind an API server on loopback its pod could not reach the
 brought, its probes take CPU in every window, and the stages' own pod of the same priority and requests stands in for
 it.
 """
+
+INSTEAD: Instead = {"node_facts.sh": ("k3s_facts.sh",), "oci_image.py": ("busybox_image.py", "oci_image.py")}
+"""What says what such a node is, and what makes the pods' image there (with what it imports)."""
 
 START_S = 300
 """The longest start of the unit until k3s says that it is ready, in seconds."""

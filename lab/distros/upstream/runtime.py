@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lab.distros.contract import PROJECT_FOLDER
+from lab.distros.contract import PROJECT_FOLDER, Instead
 from lab.providers.contract import Site
 
 SANDBOX_IMAGE = "lab.local/busybox:1"
@@ -137,3 +137,8 @@ BROUGHT = Runtime(
 def of_site(site: Site) -> Runtime:
     """A machine that stays keeps its own containerd as it is, so the lab brings one even when it has one."""
     return PRESENT if site.has_runtime and not site.is_lasting else BROUGHT
+
+
+def instead(site: Site) -> Instead:
+    """Where the lab brings the runtime, the pods' image is made of the busybox that it brings too."""
+    return {} if of_site(site) is PRESENT else {"oci_image.py": ("busybox_image.py", "oci_image.py")}

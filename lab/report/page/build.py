@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lab.claims import Claim
-from lab.model import Outcome, Stamp
+from lab.model import Outcome
 from lab.report import comparability, statistics, summary, tables
-from lab.report.comparability import Selection
+from lab.report.comparability import Selection, Today
 from lab.report.page.classes import class_parts, quota_parts
 from lab.report.page.cpu import cpu_parts
 from lab.report.page.eviction import eviction_parts
@@ -37,7 +37,7 @@ def build(
     selection: Selection,
     stages: Mapping[str, Stage],
     claims: Sequence[Claim],
-    today_stamps: Mapping[str, Stamp] | None,
+    today: Today | None,
     raw_of: RawSource,
     notes: str = "",
 ) -> Page:
@@ -48,7 +48,7 @@ def build(
     foreign = [name for name in stored if name not in stages]
     orders = statistics.predicted_orders(claims)
     sections = [
-        _section(selection, name, stages.get(name), (today_stamps or {}).get(name), orders.get(name), raw_of, evidence)
+        _section(selection, name, stages.get(name), today, orders.get(name), raw_of, evidence)
         for name in [*known, *foreign, *(name for name in stages if name not in stored)]
     ]
     return Page(
@@ -64,7 +64,7 @@ def _section(
     selection: Selection,
     name: str,
     stage: Stage | None,
-    today: Stamp | None,
+    today: Today | None,
     predicted: Sequence[str] | None,
     raw_of: RawSource,
     evidence: Evidence,
@@ -103,7 +103,7 @@ def _section(
 
 
 def _origin(
-    selection: Selection, comparison: comparability.Comparison, today: Stamp | None, label: Mapping[str, str]
+    selection: Selection, comparison: comparability.Comparison, today: Today | None, label: Mapping[str, str]
 ) -> list[str]:
     """Where the numbers come from, and the facts that vary between the rows."""
     lines = summary.origin_lines(selection, comparison, today, label)
