@@ -11,11 +11,15 @@ import pytest
 
 from lab import processes
 from lab.host import Deadline
-from lab.model import NodeError
+from lab.model import NodeError, UsageError
 from lab.providers.contract import NodeSpec
 from lab.providers.qemu import guest, image
 from lab.providers.qemu import provider as qemu
 from lab.providers.qemu.provider import QemuProvider
+from lab.ssh_connect import HostKeyMismatch
+from tests.ssh_server import SshServer
+
+free_port = guest.free_port
 
 SAID = "[    1.8] CR2: ff45ccb433601000\n[    1.9] Kernel panic - not syncing: Fatal exception in interrupt"
 
@@ -23,13 +27,15 @@ SAID = "[    1.8] CR2: ff45ccb433601000\n[    1.9] Kernel panic - not syncing: F
 @pytest.fixture
 def boots(tmp_path, monkeypatch):
     """Overlays and starts, in order; ``said`` is what each console says, ``accel`` how the guest is run."""
-    seen = {"overlays": 0, "starts": 0, "said": SAID, "accel": "tcg"}
+    seen = {"overlays": 0, "starts": 0, "said": SAID, "accel": "tcg", "scripts": []}
 
     def overlay(disk_image, target):
         seen["overlays"] += 1
 
     def command_line(*, console, **_):
         seen["starts"] += 1
+        if seen["scripts"]:
+            return ["sh", "-c", seen["scripts"].pop(0)]
         return ["sh", "-c", 'sleep 0.4; printf "%s\\n" "$1" >"$2"', "sh", seen["said"], str(console)]
 
     monkeypatch.setattr(image, "ensure", lambda cache, progress: image.Image(folder=tmp_path, digest="0123"))
@@ -41,13 +47,13 @@ def boots(tmp_path, monkeypatch):
     return seen
 
 
-def create(tmp_path):
+def create(tmp_path, error=NodeError, **options):
     lines = []
     spec = NodeSpec(
         name="n", run_id="20261130t000000z-0000-1", vcpus=2, memory_mib=4096, files={}, expires_s=4102444800.0
     )
-    with pytest.raises(NodeError) as caught:
-        QemuProvider(tmp_path / "cache", lines.append).create(spec, Deadline.after(60))
+    with pytest.raises(error) as caught:
+        QemuProvider(tmp_path / "cache", lines.append, **options).create(spec, Deadline.after(60))
     return str(caught.value), lines
 
 
@@ -77,3 +83,50 @@ def test_nothing_is_left_of_a_guest_that_never_came_up(tmp_path, boots):
     assert not [path for path in left if path.is_dir()]
     with contextlib.suppress(FileNotFoundError):
         assert processes.marked(nodes / "n-20261130t000000z-0000-1") == []
+
+
+# --- the port: QEMU says that it cannot have it only when the rest of the machine is set up
+
+TAKEN = "echo \"qemu: Could not set up host forwarding rule 'tcp:127.0.0.1:1-:22'\" >&2; exit 1"
+LATE = "sleep 1; " + TAKEN
+
+
+@pytest.fixture
+def other_guest(tmp_path):
+    """A guest of somebody else behind the port, with a host key of its own."""
+    server = SshServer(tmp_path / "other").start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("script", [TAKEN, LATE], ids=["at once", "late"])
+def test_another_port_is_tried_when_the_first_was_taken(tmp_path, boots, monkeypatch, other_guest, script):
+    ports = [other_guest.port]
+    monkeypatch.setattr(guest, "free_port", lambda: ports.pop(0) if ports else free_port())
+    boots["scripts"] = [script]
+    text, lines = create(tmp_path)
+    assert f"n-20261130t000000z-0000-1: somebody else took port {other_guest.port} meanwhile" in "\n".join(lines)
+    assert boots["starts"] == 1 + qemu.BOOT_TRIES, "a port that was taken is no panic"
+    assert "Kernel panic" in text
+    assert "host forwarding" not in text, "what the first try said is not the answer of the last"
+
+
+@pytest.mark.parametrize("script", [TAKEN, LATE], ids=["at once", "late"])
+def test_a_port_that_the_user_named_is_told(tmp_path, boots, other_guest, script):
+    boots["scripts"] = [script]
+    text, _ = create(tmp_path, UsageError, ssh_port=other_guest.port)
+    assert text == f"port {other_guest.port} on 127.0.0.1 is taken; give another one with --ssh-port"
+    assert boots["starts"] == 1
+
+
+def test_ports_are_tried_so_often_and_no_more(tmp_path, boots):
+    boots["scripts"] = [TAKEN] * 9
+    create(tmp_path, UsageError)
+    assert boots["starts"] == qemu.PORT_TRIES
+
+
+def test_another_key_behind_a_port_that_qemu_did_not_complain_of(tmp_path, boots, monkeypatch, other_guest):
+    monkeypatch.setattr(qemu, "LISTEN_S", 0.2)
+    boots["scripts"] = ["sleep 1000"]
+    text, _ = create(tmp_path, HostKeyMismatch, ssh_port=other_guest.port)
+    assert "another host key" in text

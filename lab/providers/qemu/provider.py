@@ -16,6 +16,7 @@ from lab.providers import folders
 from lab.providers.contract import Node, NodeRecord, NodeSpec, Site
 from lab.providers.qemu import build_folder, guest, image
 from lab.ssh import Address
+from lab.ssh_connect import HostKeyMismatch
 from lab.ssh_keys import make_key_pair
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,11 @@ log = logging.getLogger(__name__)
 PORT_TRIES = 3
 BOOT_TRIES = 3
 PANIC = "Kernel panic"
+TAKEN = "Could not set up host forwarding"
+QEMU_LOG = "qemu.log"
+LISTEN_S = 20.0
+"""How long QEMU may take to listen, or to say that it cannot; beside a guest that boots it was up to 5 s."""
+
 
 
 class QemuProvider:
@@ -77,49 +83,29 @@ class QemuProvider:
             "memory_mib": str(spec.memory_mib),
             "image": disk_image.digest,
         }
-        for attempt in range(1, BOOT_TRIES + 1):
+        panics = taken = 0
+        while True:
             guest.make_overlay(disk_image, folder / "disk.qcow2")
-            process, port = self._start(folder, disk_image, spec, accel)
+            port = self._ssh_port or guest.free_port()
+            process = _start(folder, disk_image, spec, accel, port)
             address = Address(host="127.0.0.1", port=port, user="root", host_keys=(host_public,), identity=identity)
-            folders.write_node(folder, address, {**facts, "pid": str(process.pid), "boot_tries": str(attempt)})
+            folders.write_node(folder, address, {**facts, "pid": str(process.pid), "boot_tries": str(panics + 1)})
             self._progress(f"booting {place.id} ({spec.vcpus} vCPUs, {spec.memory_mib} MiB, {accel})")
             node = self._node(place)
             try:
                 _wait_ready(node, process, deadline)
                 return node
+            except _PortTaken as error:
+                taken += 1
+                if self._ssh_port is not None or taken == PORT_TRIES:
+                    raise NodeError(f"port {port} on 127.0.0.1 is taken; give another one with --ssh-port") from error
+                self._progress(f"{place.id}: somebody else took port {port} meanwhile; once more with another one")
             except _Panic as error:
-                if attempt == BOOT_TRIES or accel != "tcg":
+                panics += 1
+                if panics == BOOT_TRIES or accel != "tcg":
                     raise
                 self._progress(f"{place.id}: its kernel panicked while it booted; once more")
                 log.warning("%s", error)
-        raise AssertionError("unreachable: the loop returns or raises")
-
-    def _start(
-        self, folder: Path, disk_image: image.Image, spec: NodeSpec, accel: str
-    ) -> tuple[subprocess.Popen[bytes], int]:
-        """Start QEMU; another port is tried when somebody took the first, unless the user named it."""
-        for attempt in range(PORT_TRIES):
-            port = self._ssh_port or guest.free_port()
-            argv = guest.command_line(
-                image=disk_image,
-                overlay=folder / "disk.qcow2",
-                seed=folder / "seed.tar",
-                console=folder / "console.log",
-                forwards={port: 22},
-                accel=accel,
-                vcpus=spec.vcpus,
-                memory_mib=spec.memory_mib,
-            )
-            process = processes.start(argv, folder=folder, log=folder / "qemu.log")
-            time.sleep(0.3)
-            if process.poll() is None:
-                return process, port
-            text = guest.console_tail(folder / "qemu.log", 5)
-            if "Could not set up host forwarding" not in text:
-                raise NodeError(f"QEMU did not start (status {process.returncode}): {text}")
-            if self._ssh_port is not None or attempt == PORT_TRIES - 1:
-                raise NodeError(f"port {port} on 127.0.0.1 is taken; give another one with --ssh-port")
-        raise AssertionError("unreachable: the loop returns or raises")
 
     def _node(self, place: folders.NodeFolder) -> Node:
         host, facts = folders.read_node(place)
@@ -178,21 +164,60 @@ class _Panic(NodeError):
     """The guest's kernel gave up before anybody could log in."""
 
 
-def _wait_ready(node: Node, process: subprocess.Popen[bytes], deadline: Deadline) -> None:
-    """Wait for SSH. NodeError when the guest has ended, WaitTimeout at the deadline, both with the console's end.
+class _PortTaken(NodeError):
+    """QEMU could not listen on the port that leads to the guest."""
+
+
+def _start(
+    folder: Path, disk_image: image.Image, spec: NodeSpec, accel: str, port: int
+) -> subprocess.Popen[bytes]:
+    """Start QEMU. Whether it could have its port it says up to seconds later, when its memory and disks are set up."""
+    # Nothing that an earlier try said may pass for the answer of this one.
+    for name in ("console.log", QEMU_LOG):
+        (folder / name).unlink(missing_ok=True)
+    argv = guest.command_line(
+        image=disk_image,
+        overlay=folder / "disk.qcow2",
+        seed=folder / "seed.tar",
+        console=folder / "console.log",
+        forwards={port: 22},
+        accel=accel,
+        vcpus=spec.vcpus,
+        memory_mib=spec.memory_mib,
+    )
+    return processes.start(argv, folder=folder, log=folder / QEMU_LOG)
+
+
+def _why_ended(folder: Path, status: int) -> NodeError:
+    """Of a guest that has ended before anybody could log in.
 
     Its kernel patches its own code while it boots, and under software emulation another virtual CPU sometimes runs into
     the half-written instruction (int3): that is :class:`_Panic`, a matter of luck, and nothing was measured yet.
     """
-    console = node.folder / "console.log"
+    console, said = guest.console_tail(folder / "console.log", 60), guest.last_words(folder)
+    if TAKEN in guest.console_tail(folder / QEMU_LOG):
+        return _PortTaken(said)
+    kind = _Panic if PANIC in console else NodeError
+    return kind(f"the guest ended by itself (status {status}); console:\n{said}")
+
+
+def _wait_ready(node: Node, process: subprocess.Popen[bytes], deadline: Deadline) -> None:
+    """Wait for SSH. NodeError when the guest has ended, WaitTimeout at the deadline, both with the console's end."""
 
     def alive() -> None:
-        if process.poll() is not None:
-            said = guest.last_words(node.folder)
-            kind = _Panic if PANIC in guest.console_tail(console, 60) else NodeError
-            raise kind(f"the guest ended by itself (status {process.returncode}); console:\n{said}")
+        status = process.poll()
+        if status is not None:
+            raise _why_ended(node.folder, status)
 
     try:
         node.host.wait_ready(deadline, alive)
+    except HostKeyMismatch:
+        # Behind the port may be another guest, and this QEMU is about to find out that it cannot have it.
+        ends = deadline.sooner(LISTEN_S)
+        while ends.remaining_s() > 0:
+            alive()
+            time.sleep(0.1)
+        raise
     except WaitTimeout as error:
-        raise WaitTimeout(f"{error}\nconsole of {node.id}, last lines:\n{guest.console_tail(console)}") from error
+        console = guest.console_tail(node.folder / "console.log")
+        raise WaitTimeout(f"{error}\nconsole of {node.id}, last lines:\n{console}") from error
