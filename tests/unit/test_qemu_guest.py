@@ -237,6 +237,30 @@ class TestFreePort:
             assert used not in {guest.free_port() for _ in range(20)}
 
 
+    def test_several_at_once_all_differ_although_the_kernel_gives_a_free_one_again(self, monkeypatch):
+        """Sockets of a kernel that always gives the lowest port which nobody holds."""
+        held = set()
+
+        class Probe:
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                held.discard(self.port)
+
+            def bind(self, address):
+                assert address == ("127.0.0.1", 0)
+                self.port = next(port for port in itertools.count(40000) if port not in held)
+                held.add(self.port)
+
+            def getsockname(self):
+                return "127.0.0.1", self.port
+
+        monkeypatch.setattr(guest.socket, "socket", Probe)
+        assert guest.free_ports(5) == [40000, 40001, 40002, 40003, 40004]
+        assert held == set()
+
+
 class TestConsole:
     def test_the_last_lines_without_control_sequences(self, tmp_path):
         console = tmp_path / "console.log"

@@ -24,9 +24,11 @@ from lab.host import Deadline, LocalHost
 from lab.kubectl import Kubectl, wait_for_api
 from lab.model import Cell, NodeError, UsageError
 from lab.processes import Identity
-from lab.providers.qemu.guest import free_port
+from lab.providers.qemu.guest import free_ports
 
 log = logging.getLogger(__name__)
+
+PORTS = ("etcd", "peer", "api", "scheduler", "manager")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,7 @@ def start(
         node_name=NODE_NAME,
     )
     keys.write(folder / "pki")
-    ports = {name: free_port() for name in ("etcd", "peer", "api", "scheduler", "manager")}
+    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     layout = components.Layout(
         programs={name: str(path) for name, path in binaries.components.items()},
         pki=folder / "pki",
