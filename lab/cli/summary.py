@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from lab import claims as claim_rules
 from lab import judging
+from lab.atomic import opened
 from lab.claim_history import ClaimFile
 from lab.cli import console, page, publish, shared, stored_results
 from lab.distros.registry import INSTEAD
@@ -84,16 +86,19 @@ def write_summary(
 ) -> list[Verdict]:
     """Write results/summary.md and what else is asked for (JUnit, page, pictures); tell GitHub. The verdicts in it."""
     publish.check_junit(junit)
-    stored = stored_results.read(results, folder)
-    write_whole(results / SUMMARY, _text(stored, results))
-    console.progress(f"wrote {results / SUMMARY}")
+    stored_results.require_folder(results)
+    # Another run that ends now must not write over this with what it read before. The store locks stages' folders only.
+    with opened(results, fcntl.LOCK_EX):
+        stored = stored_results.read(results, folder)
+        write_whole(results / SUMMARY, _text(stored, results))
+        console.progress(f"wrote {results / SUMMARY}")
+        if asked:
+            page.write(stored, asked, _today(stored.project), _notes(results / NOTES))
     unfinished = Store(results).partials()
     if unfinished:
         console.progress(f"{len(unfinished)} unfinished attempts are left out: {', '.join(map(str, unfinished))}")
     if junit is not None:
         publish.write_junit(stored, junit)
-    if asked:
-        page.write(stored, asked, _today(stored.project), _notes(results / NOTES))
     publish.publish_job(stored)
     return stored.verdicts
 

@@ -58,7 +58,7 @@ def test_port_that_is_taken_is_one_clear_error(lab: Lab) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         done = lab.call(*lab.run_words("v1.36.3", "--stages", "class", "--ssh-port", str(port)), timeout_s=400)
-    assert done.returncode == 2
+    assert done.returncode == 5
     assert f"port {port} on 127.0.0.1 is taken" in done.stderr
     assert "Traceback" not in done.stderr
     assert leftovers() == []

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from lab import judging
+from lab import experiment, judging
+from lab.cli import summary
 from lab.model import Cell, Environment
 from lab.stages import qos_class
 from tests.captures_helper import load
@@ -450,3 +452,40 @@ def store_capture(bench, raw):
     for name, text in raw.items():
         writer.save(name, text)
     writer.seal(observation=None, verdict={"verdicts": []}, finished="2027-01-15T08:01:00.000+00:00")
+
+
+# --- two runs that end together
+
+
+def test_what_another_run_seals_meanwhile_is_in_the_summary(bench, monkeypatch):
+    """The second run writes its summary between the first one's reading and its writing, unless it has to wait."""
+    render, begun, others = summary._text, threading.Event(), []
+
+    def second():
+        begun.wait(30)
+        summary.write_summary(bench.results, bench.project)
+
+    def slow(stored, results):
+        text = render(stored, results)
+        if not begun.is_set():
+            seal_another(bench)
+            other = threading.Thread(target=second)
+            other.start()
+            others.append(other)
+            begun.set()
+            # Without a lock it is done long before this; with one it can only wait.
+            other.join(2)
+        return text
+
+    monkeypatch.setattr(summary, "_text", slow)
+    assert on(bench, "summary").code == 0
+    (other,) = others
+    other.join(60)
+    assert not other.is_alive()
+    assert "v1.36.3" in (bench.results / "summary.md").read_text()
+    assert on(bench, "summary", "--check").code == 0
+
+
+def seal_another(bench):
+    """One more attempt of the first version, as another process stores it."""
+    experiment.run(bench.config("v1.36.3"), bench.tools())

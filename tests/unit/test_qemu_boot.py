@@ -114,7 +114,7 @@ def test_another_port_is_tried_when_the_first_was_taken(tmp_path, boots, monkeyp
 @pytest.mark.parametrize("script", [TAKEN, LATE], ids=["at once", "late"])
 def test_a_port_that_the_user_named_is_told(tmp_path, boots, other_guest, script):
     boots["scripts"] = [script]
-    text, _ = create(tmp_path, UsageError, ssh_port=other_guest.port)
+    text, _ = create(tmp_path, NodeError, ssh_port=other_guest.port)
     assert text == f"port {other_guest.port} on 127.0.0.1 is taken; give another one with --ssh-port"
     assert boots["starts"] == 1
 
