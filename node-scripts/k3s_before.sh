@@ -70,7 +70,14 @@ rules() {
     done
 }
 
+# An earlier try whose connection was lost may still be at it. The folder is there before and after.
+alone() {
+    exec 9</etc/systemd/system
+    flock 9
+}
+
 main() {
+    alone
     if [ -e "$before" ]; then
         echo "saved before"
         return 0

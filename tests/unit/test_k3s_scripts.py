@@ -13,7 +13,7 @@ import pytest
 
 from lab.host import Command, LocalHost
 from lab.parse.node_facts import feature_gates, parse_node_facts, sections
-from tests.unit.test_upstream_scripts import SCRIPTS, Root
+from tests.unit.test_upstream_scripts import SCRIPTS, Root, overlapping
 
 PLACES = re.compile(
     r"(?<![\w}])/(?=(?:opt/|etc/|var/|run/|sys/|usr/libexec|usr/local/bin/k3s|proc/sys|proc/net|proc/modules"
@@ -403,3 +403,7 @@ class TestFacts:
             for name in ("node_facts.sh", "k3s_facts.sh")
         )
         assert general <= own
+
+
+def test_a_second_try_waits_for_the_first_that_lost_its_connection(machine):
+    assert overlapping(machine, "k3s_before.sh") == [("saved\n", 0), ("saved before\n", 0)]

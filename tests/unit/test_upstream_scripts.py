@@ -6,11 +6,13 @@ import json
 import os
 import re
 import tarfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from lab.host import Command, LocalHost
+from lab.host import Command, Deadline, LocalHost, wait_until
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "node-scripts"
 PLACES = re.compile(r"(?<![\w}])/(?=(?:opt/lab|etc/lab|etc/systemd|var/|run/|sys/|usr/libexec|proc/sys|proc/net)\b)")
@@ -242,3 +244,25 @@ def test_the_image_is_made_of_the_busybox_that_was_brought(tmp_path, status):
         assert index["manifests"][0]["digest"] == end["digest"]
         layers = [image.extractfile(member).read() for member in image if member.name.startswith("blobs/")]
     assert any(b"a static program" in content for content in layers)
+
+
+def overlapping(root, name):
+    """Run a program that writes the machine down twice, the second time while the first is reading the rules."""
+    begun, go = root.folder / "begun", root.folder / "go"
+    wait = f'#!/bin/sh\ntouch "{begun}"\nuntil [ -e "{go}" ]; do sleep 0.05; done\n'
+    (root.folder / "tools" / "iptables-nft-save").write_text(wait)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(root.run, name)
+        try:
+            wait_until("the first", lambda: (begun.exists() or None, "not begun"), Deadline.after(60), interval_s=0.02)
+            second = pool.submit(root.run, name)
+            # Without a lock it takes away, in this time, what the first is writing.
+            time.sleep(1)
+        finally:
+            go.touch()
+        done = first.result(60), second.result(60)
+    return [(each.stdout, each.exit_status) for each in done]
+
+
+def test_a_second_try_waits_for_the_first_that_lost_its_connection(root):
+    assert overlapping(root, "upstream_before.sh") == [("saved\n", 0), ("saved before\n", 0)]
