@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import socket
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from lab.model import NodeError, TransportError, UsageError
 # paramiko logs every refused attempt of a booting node with a traceback; its errors reach us as exceptions.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
+AGENT_S = 15.0
 USER_TIMEOUT_S = 30
 KEEPALIVE_S = 10
 SOCKET_OPTIONS = (
@@ -96,6 +99,27 @@ class _Pinned(paramiko.MissingHostKeyPolicy):
         return transport
 
 
+class _Agent(paramiko.Agent):
+    """Leaves no connection open when the agent says something strange, or goes away before it has answered."""
+
+    def _connect(self, conn: socket.socket) -> None:
+        try:
+            super()._connect(conn)  # type: ignore[misc]
+        except BaseException:
+            conn.close()
+            raise
+
+
+class _Client(paramiko.SSHClient):
+    """With an agent of its own choice: left to itself it asks the user's without a deadline."""
+
+    _agent: paramiko.Agent | None
+
+    def use(self, agent: paramiko.Agent) -> None:
+        """Ask this agent for keys and signatures, and close it at the end."""
+        self._agent = agent
+
+
 def open_client(address: Address, node: str, timeout_s: float, handshake_s: float) -> paramiko.SSHClient:
     """A logged-in connection. TCP and the node's first line may take ``timeout_s`` each, what follows ``handshake_s``.
 
@@ -104,10 +128,12 @@ def open_client(address: Address, node: str, timeout_s: float, handshake_s: floa
     """
     pinned = _Pinned(node, tuple(parse_public_key(text) for text in address.host_keys))
     identity = None if address.identity is None else _read_identity(address.identity)
-    client = paramiko.SSHClient()
+    client = _Client()
     client.set_missing_host_key_policy(pinned)
     where = f"{node} at {address.known_as}"
     try:
+        if identity is None:
+            client.use(_ask_agent())
         client.connect(
             address.host,
             sock=_open_socket(address, timeout_s),
@@ -134,6 +160,31 @@ def open_client(address: Address, node: str, timeout_s: float, handshake_s: floa
         client.close()
         raise
     return client
+
+
+def _ask_agent() -> paramiko.Agent:
+    """The user's agent, which has told its keys, or none; TransportError when it does not answer."""
+    answers: list[paramiko.Agent | Exception] = []
+
+    def ask() -> None:
+        try:
+            answers.append(_Agent())
+        except Exception as error:
+            answers.append(error)
+
+    asking = threading.Thread(target=ask, name="ssh-agent", daemon=True)
+    asking.start()
+    asking.join(AGENT_S)
+    if not answers:
+        raise TransportError(
+            f"the ssh-agent behind {os.environ.get('SSH_AUTH_SOCK')} took the question for its keys and did not answer "
+            f"within {AGENT_S:g} s (a forwarded one whose link is dead?); unset SSH_AUTH_SOCK, or name a key with "
+            "--identity"
+        )
+    (answer,) = answers
+    if isinstance(answer, Exception):
+        raise TransportError(f"the ssh-agent cannot be used: {type(answer).__name__}: {answer}") from answer
+    return answer
 
 
 def _open_socket(address: Address, timeout_s: float) -> socket.socket:
