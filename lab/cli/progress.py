@@ -125,14 +125,16 @@ def watching(expected: Expected) -> Iterator[Callable[[Watched], None]]:
             refresh()
 
     drawing = threading.Thread(target=redraw, name="live view", daemon=True)
-    screen.start()
     try:
+        screen.start()
         with _logging_above():
             drawing.start()
             yield watch
     finally:
         ended.set()
-        drawing.join()
+        if drawing.ident is not None:
+            # Otherwise a signal came before it was started.
+            drawing.join()
         with suppress(OSError):
             screen.stop()
 

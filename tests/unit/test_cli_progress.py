@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import logging
 import sys
+from contextlib import contextmanager
 from decimal import Decimal
 
 import pytest
 from rich.console import Console
 
 from lab.cli import console, progress
-from lab.model import Cell
+from lab.model import Cell, Interrupted
 from lab.phases import Phases
 from lab.run_state import Watched
 from tests.fakes import FakeClock
@@ -166,3 +167,14 @@ def test_the_cursor_is_never_hidden():
     screen = console._Progress(file=file, force_terminal=True)
     screen.show_cursor(False)
     assert file.getvalue() == ""
+
+
+def test_a_signal_before_the_view_is_drawn_comes_through(terminal, monkeypatch):
+    @contextmanager
+    def interrupted():
+        raise Interrupted("stopped by SIGINT")
+        yield
+
+    monkeypatch.setattr(progress, "_logging_above", interrupted)
+    with pytest.raises(Interrupted, match="SIGINT"), progress.watching(lambda cell: {}):
+        pass
