@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import os
 import socket
 import threading
 from dataclasses import dataclass
@@ -177,9 +176,8 @@ def _ask_agent() -> paramiko.Agent:
     asking.join(AGENT_S)
     if not answers:
         raise TransportError(
-            f"the ssh-agent behind {os.environ.get('SSH_AUTH_SOCK')} took the question for its keys and did not answer "
-            f"within {AGENT_S:g} s (a forwarded one whose link is dead?); unset SSH_AUTH_SOCK, or name a key with "
-            "--identity"
+            f"the ssh-agent behind SSH_AUTH_SOCK was asked for its keys and did not answer within {AGENT_S:g} s (a "
+            "forwarded one whose link is dead?); unset SSH_AUTH_SOCK, or name a key with --identity"
         )
     (answer,) = answers
     if isinstance(answer, Exception):

@@ -70,23 +70,22 @@ def server(tmp_path):
     made.stop()
 
 
-def test_one_that_does_not_answer_is_told(agent, server, tmp_path, monkeypatch):
+def test_one_that_does_not_answer_is_told(agent, server, monkeypatch):
     monkeypatch.setattr(ssh_connect, "AGENT_S", 0.2)
     agent(is_silent=True)
     host = SshHost(replace(server.address(), identity=None), "own-host")
     ended = []
 
     def connect():
-        with pytest.raises(TransportError, match="unset SSH_AUTH_SOCK, or name a key with --identity") as caught:
+        with pytest.raises(TransportError, match="unset SSH_AUTH_SOCK, or name a key with --identity"):
             host.connect(timeout_s=5)
-        ended.append(str(caught.value))
+        ended.append(True)
 
     # Of its own, so that a wait without end fails this test and no other.
     trying = threading.Thread(target=connect, daemon=True)
     trying.start()
     trying.join(60)
     assert ended, "still waiting"
-    assert f"{tmp_path}/agent" in ended[0]
 
 
 def test_one_that_answers_is_asked_once(agent, server):
