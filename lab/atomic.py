@@ -63,6 +63,21 @@ def text_of(file: Path) -> str:
     return file.read_bytes().decode("utf-8", errors="surrogateescape")
 
 
+def folders_in(folder: Path, *, but: str = "_.") -> list[Path]:
+    """Folders in a folder by name, without those whose names begin with a character of ``but``; [] where none is.
+
+    ResultsError when it cannot be read: what cannot be seen must not pass for what is not there.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.name[0] not in but and entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ResultsError(f"{folder} cannot be read: {error.strerror}; mend its permissions") from error
+    return [folder / name for name in sorted(names)]
+
+
 @contextlib.contextmanager
 def storing(target: Path, kept: Path | None = None) -> Iterator[None]:
     """Turns a failed write into a ResultsError: which file, what is safe, what to do."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import attempts, judging, processes
-from lab.atomic import text_of
+from lab.atomic import folders_in, text_of
 from lab.claim_history import ClaimFile
 from lab.config import NodeOptions, RunConfig
 from lab.journal import RECORD, RunJournal, read_events
@@ -149,7 +149,7 @@ def open_run(store: Store, run_id: str) -> Past:
 def resumable(store: Store) -> list[str]:
     """Names of the runs that were begun and are not known to have ended well, oldest first."""
     found = []
-    for folder in sorted((store.root / "_runs").glob("[!.]*")):
+    for folder in folders_in(store.root / "_runs", but="."):
         events = read_events(folder)
         if events and "config" in events[0] and not _ended_well(folder):
             found.append(folder.name)

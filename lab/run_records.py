@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.atomic import text_of
+from lab.atomic import folders_in, text_of
 from lab.checksums import SUMS, check
 from lab.journal import JOURNAL, RECORD, read_events
 from lab.model import Cell, ResultsError
@@ -23,10 +23,10 @@ class Seal(enum.StrEnum):
 
 
 def run_folders(results: Path) -> list[Path]:
-    """Folders of runs, oldest first; what else lies there is passed over."""
+    """Folders of runs, oldest first; what else lies there is passed over. ResultsError when they cannot be listed."""
     files = (JOURNAL, RECORD, SUMS)
     return [
-        folder for folder in sorted(results.glob("_runs/[!.]*/")) if any((folder / name).exists() for name in files)
+        folder for folder in folders_in(results / "_runs", but=".") if any((folder / name).exists() for name in files)
     ]
 
 

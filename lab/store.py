@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lab.atomic import (
+    folders_in,
     fsync_folder,
     json_text,
     opened,
@@ -150,7 +151,8 @@ class Store:
 
     def partials(self) -> list[Path]:
         """Folders of attempts that were never sealed: running ones, and what killed runs left."""
-        return sorted(path for depth in ("*/*", "_smoke/*/*") for path in self.root.glob(f"{depth}/.*.partial"))
+        stages = [folder for smoke in (False, True) for folder in self._stages(smoke)]
+        return sorted(path for folder in stages for path in folder.glob(".*.partial"))
 
     def rejudge(self, attempt: Attempt, observation: JSON | None, verdict: JSON) -> Attempt:
         """Replaces observation, verdict and sums of a sealed attempt, and nothing else.
@@ -192,10 +194,16 @@ class Store:
     def _base(self, smoke: bool) -> Path:
         return self.root / "_smoke" if smoke else self.root
 
+    def _stages(self, smoke: bool) -> list[Path]:
+        return [stage for cell in folders_in(self._base(smoke)) for stage in folders_in(cell)]
+
     def _sealed(self, smoke: bool) -> Iterator[Path]:
-        for folder in sorted(self._base(smoke).glob("[!_.]*/[!_.]*/")):
-            with opened(folder, fcntl.LOCK_SH):
-                numbers = sorted(_numbers(folder, partials=False))
+        for folder in self._stages(smoke):
+            try:
+                with opened(folder, fcntl.LOCK_SH):
+                    numbers = sorted(_numbers(folder, partials=False))
+            except OSError as error:
+                raise ResultsError(f"{folder} cannot be read: {error.strerror}; mend its permissions") from error
             yield from (folder / f"{number:04d}" for number in numbers)
 
 
@@ -345,7 +353,8 @@ def _write_sealed(folder: Path, documents: Mapping[str, JSON | None]) -> None:
 
 def _load(final: Path, smoke: bool) -> Attempt:
     with opened(final.parent, fcntl.LOCK_SH):
-        return _read(final if final.exists() else _hidden(final, "old"), smoke)
+        old = _hidden(final, "old")
+        return _read(old if old.exists() and not final.exists() else final, smoke)
 
 
 def _read(path: Path, smoke: bool) -> Attempt:
@@ -361,7 +370,10 @@ def _read(path: Path, smoke: bool) -> Attempt:
         )  # fmt: skip
         digests = (attempt.stamp.digest, record["stamp"])
     except (OSError, KeyError, TypeError, ValueError, UsageError) as error:
-        raise ResultsError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+        raise ResultsError(
+            f"{path} cannot be read: {type(error).__name__}: {error}; restore it from version control, or move what is "
+            "no attempt elsewhere"
+        ) from error
     if digests[0] != digests[1]:
         raise ResultsError(f"{path}/stamp.json: its inputs give the stamp {digests[0]}, it says {digests[1]}")
     place = (path.parent.parent.name, path.parent.name, path.name.split(".")[-2:][0], smoke)

@@ -74,7 +74,9 @@ def resolve(request: Request, sources: Sources, progress: Progress) -> Binaries:
                         continue
                     return entry.commit(staging, _pinned(request, sources, staged))
     except OSError as error:
-        raise NodeError(f"{request}: {error}") from error
+        raise NodeError(
+            f"{request}: {error}; the cache must be a folder that you can write: mend it, or name another by LAB_CACHE"
+        ) from error
     raise Unavailable(
         f"{request} could not be had from any source:\n"
         + "\n".join(f"  - {reason}" for reason in reasons)

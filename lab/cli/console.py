@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
 
 from lab.cli.help_topics import topic
-from lab.model import Interrupted, LabError
+from lab.model import EXIT_OK, Interrupted, LabError, NodeError
 from lab.secrets import SECRETS
 
 UNBOUNDED_COLUMNS = 1 << 16
@@ -36,6 +38,66 @@ class _Progress(Console):
 
 progress_console = _Progress(stderr=True, highlight=False, soft_wrap=True)
 data_console = Console(highlight=False, soft_wrap=True)
+
+
+class _Output:
+    """Standard output whose reader may leave (``lab plan | head``): the rest goes nowhere, and nothing else changes.
+
+    Without it the program would end at once with 1, the code of a falsified claim. NodeError for a full disk, at each
+    write from the first that failed on: whoever probes a stream may swallow one.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._why = ""
+
+    def write(self, text: str) -> int:
+        self._do(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._do(self._stream.flush)
+
+    def _do(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BrokenPipeError:
+            self._leave()
+        except OSError as error:
+            self._leave()
+            self._why = error.strerror or str(error)
+        if self._why:
+            raise NodeError(f"standard output cannot be written: {self._why}; send it elsewhere")
+
+    def _leave(self) -> None:
+        """What is still in buffers must not fail again when the program ends."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def patient_output() -> Iterator[None]:
+    """Inside, nobody has to read all of standard output; see :class:`_Output`."""
+    before = sys.stdout
+    if before is None:
+        # It was closed by whoever started the program, who wants no data.
+        yield
+        return
+    with contextlib.redirect_stdout(_Output(before)):
+        yield
+
+
+def shown(show: Callable[[], None]) -> int:
+    """Print data; the exit code when that does not work, for verbs that have more to do or to say than that."""
+    try:
+        show()
+    except LabError as error:
+        return fail(error)
+    return EXIT_OK
 
 
 _is_quiet = False

@@ -289,7 +289,7 @@ def check_places(flags: Flags) -> None:
     """UsageError when something is to be written where it cannot be: known now, and not after hours."""
     shared.require_file_name("--junit", flags.junit, "claims.xml")
     if flags.results.exists() and not flags.results.is_dir():
-        raise UsageError(f"--results {flags.results}: that is no folder; name one for the results")
+        raise UsageError(f"--results {flags.results}: that is a file; name a folder, a new one or one with results")
 
 
 def _node_options(flags: Flags, provider: str) -> NodeOptions:

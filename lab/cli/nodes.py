@@ -162,7 +162,7 @@ def gc(
         except LabError as error:
             codes.append(console.fail(error))
     if as_json:
-        console.print_json({"dry_run": dry_run, "removed": removed})
+        codes.append(console.shown(lambda: console.print_json({"dry_run": dry_run, "removed": removed})))
     else:
         word = "would remove" if dry_run else "removed"
         for name in removed:

@@ -81,11 +81,8 @@ def _run(config: RunConfig, past: Past | None, flags: Flags) -> None:
             console.explain(failure.report(result, config))
         if result.problem is not None:
             console.fail(result.problem)
-    if flags.as_json:
-        console.print_json([_as_json(result) for result in results])
-    else:
-        _print_verdicts(results)
-    _leave(config, results, flags.junit)
+    told = console.shown(lambda: _print_results(results, flags))
+    _leave(config, results, flags.junit, told)
 
 
 def _before(config: RunConfig) -> dict[Cell, dict[str, float] | None]:
@@ -93,9 +90,9 @@ def _before(config: RunConfig) -> dict[Cell, dict[str, float] | None]:
     return {cell: earlier_phases(config.results, cell, config.stages, config.options) for cell in config.cells}
 
 
-def _leave(config: RunConfig, results: Sequence[experiment.CellResult], junit: Path | None) -> None:
+def _leave(config: RunConfig, results: Sequence[experiment.CellResult], junit: Path | None, told: int) -> None:
     """Write the summary and what else was asked for, and end the program with the heaviest exit code."""
-    codes = [outcome_exit_code([verdict for result in results for verdict in result.verdicts])]
+    codes = [told, outcome_exit_code([verdict for result in results for verdict in result.verdicts])]
     codes += [EXIT_UNKNOWN for result in results if result.failed_stages]
     codes += [result.problem.exit_code for result in results if result.problem is not None]
     if not config.quick and any(result.attempts for result in results):
@@ -123,7 +120,10 @@ def _as_json(result: experiment.CellResult) -> dict[str, Any]:
     }
 
 
-def _print_verdicts(results: Sequence[experiment.CellResult]) -> None:
+def _print_results(results: Sequence[experiment.CellResult], flags: Flags) -> None:
+    if flags.as_json:
+        console.print_json([_as_json(result) for result in results])
+        return
     rows = [
         [
             result.cell.label,

@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -348,7 +347,12 @@ def run_alone(argv: Sequence[str], *, name: str, obj: str | None = None) -> int:
     """Run the verb as a program of its own, with the exit codes of `lab scan`."""
     app = typer.Typer(name=name, add_completion=False, pretty_exceptions_enable=False)
     app.command()(scan)
-    return endings.exit_code(partial(app, args=list(argv), prog_name=name, obj=obj))
+
+    def program() -> None:
+        with console.patient_output():
+            app(args=list(argv), prog_name=name, obj=obj)
+
+    return endings.exit_code(program)
 
 
 def kubectl_plugin() -> None:

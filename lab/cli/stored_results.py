@@ -49,5 +49,7 @@ def claims_of(folder: Path | None) -> tuple[Path, ClaimFile]:
 
 def require_folder(results: Path) -> None:
     """UsageError when there is no such folder."""
+    if results.exists() and not results.is_dir():
+        raise UsageError(f"--results {results}: that is a file; name the folder that holds the stored results")
     if not results.is_dir():
         raise UsageError(f"--results {results}: no such folder; name the one that holds the stored results")

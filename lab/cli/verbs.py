@@ -12,6 +12,8 @@ import typer
 import typer.core
 import typer.main
 
+from lab.cli import console
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
@@ -133,6 +135,11 @@ class Verbs(typer.core.TyperGroup):
     """The group of all verbs. A list of them is written without loading any."""
 
     _listing = False
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        """Run the program; whoever reads its output may stop before its end."""
+        with console.patient_output():
+            return super().main(*args, **settings)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names in order."""

@@ -240,7 +240,7 @@ def _listed(cache: Path) -> list[Path]:
     parent = nodes_folder(cache)
     try:
         return sorted(folder for folder in parent.iterdir() if folder.is_dir())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise NodeError(f"the nodes in {parent} cannot be listed: {error}; mend the cause, or set LAB_CACHE") from error

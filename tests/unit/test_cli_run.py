@@ -190,6 +190,15 @@ def test_claims_that_cannot_be_read(bench, content):
     assert bench.steps.calls == []
 
 
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_a_file_as_results_folder(bench, verb):
+    bench.results.write_text("a file\n")
+    ended = bench.lab(verb, "--versions", VERSION, "--results", str(bench.results))
+    assert ended.code == 2
+    assert ended.error.startswith(f"--results {bench.results}: that is a file")
+    assert bench.steps.calls == []
+
+
 def test_a_results_folder_that_cannot_be_made(bench):
     path = bench.results / "_runs"
     path.parent.mkdir(exist_ok=True)
