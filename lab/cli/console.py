@@ -163,6 +163,11 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     console.print(table, soft_wrap=False)
 
 
+def terminal_columns() -> int | None:
+    """Width of the terminal that standard output is; None when it is none."""
+    return data_console.width if data_console.is_terminal else None
+
+
 def fail(error: LabError | Interrupted) -> int:
     """Print an error on standard error, and where it is explained; its exit code."""
     _to_stderr(f"error: {error}", "red")

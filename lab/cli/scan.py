@@ -5,14 +5,14 @@ Nothing heavy is imported before it is needed: a scan in a commit hook is over i
 
 from __future__ import annotations
 
+import bisect
 import gc
 import io
-import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ import typer
 from lab import __version__
 from lab.cli import console, endings
 from lab.cli.help_topics import topic
+from lab.cli.scan_output import DocumentOutput, Output, PeopleOutput
 from lab.model import LabError, NodeError, ParseError, UsageError
 from lab.scan import documents, output
 from lab.scan.chunks import Readable
@@ -55,7 +56,14 @@ class _Options:
     helm: str | None
     values: Sequence[Path]
     templates: bool
+    form: Output
     report: output.Report = field(default_factory=output.Report)
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Count and print findings."""
+        for finding in findings:
+            self.report.add(finding)
+            self.form.finding(finding)
 
     @property
     def several(self) -> bool:
@@ -94,6 +102,8 @@ def scan(
     if promql:
         typer.echo(output.promql(), nl=False)
         return
+    if as_json and as_sarif:
+        raise UsageError("--json and --sarif are two forms of one output: give one of them")
     options = _Options(
         paths=paths or (),
         live=live or (ctx.obj == KUBECTL and not paths and helm is None),
@@ -103,24 +113,33 @@ def scan(
         helm=helm,
         values=values or (),
         templates=templates,
+        form=_form(as_json=as_json, as_sarif=as_sarif),
     )
-    _check(options, as_json=as_json, as_sarif=as_sarif)
+    _check(options)
     # The objects of a scan die young and in no circles; the collector would only look at them.
     gc.freeze()
     gc.set_threshold(200_000, 20, 50)
     report = _run(options)
     if not report.objects and not report.problems:
         typer.echo("note: nothing was found to read: no object of YAML or JSON, no runner's configuration", err=True)
-    if as_json:
-        typer.echo(json.dumps(output.as_json(report), indent=2, ensure_ascii=True))
-    elif as_sarif:
-        typer.echo(json.dumps(output.as_sarif(report, __version__, str(Path.cwd())), indent=2, ensure_ascii=True))
-    else:
-        _print(report)
+    options.form.end(report)
     raise typer.Exit(report.exit_code)
 
 
-def _check(options: _Options, *, as_json: bool, as_sarif: bool) -> None:
+def _form(*, as_json: bool, as_sarif: bool) -> Output:
+    if as_json:
+        return DocumentOutput(output.json_document(), Finding.as_json, output.json_rest)
+    if as_sarif:
+        folder = str(Path.cwd())
+        return DocumentOutput(
+            output.sarif_document(),
+            lambda finding: output.sarif_result(finding, folder),
+            lambda report: output.sarif_rest(report, __version__, folder),
+        )
+    return PeopleOutput()
+
+
+def _check(options: _Options) -> None:
     """UsageError for flags that do not go together, and for empty ones, which would mean more than was meant."""
     empty = {"a file or directory": "" in options.paths, "--namespace": options.namespace == "",
              "--context": options.context == "", "--helm": options.helm == ""}  # fmt: skip
@@ -129,8 +148,6 @@ def _check(options: _Options, *, as_json: bool, as_sarif: bool) -> None:
             raise UsageError(f"{name} is given as '', which names nothing")
     if not options.paths and not options.live and options.helm is None:
         raise UsageError("nothing to scan: name files, directories or - for stdin, or give --live or --helm CHART")
-    if as_json and as_sarif:
-        raise UsageError("--json and --sarif are two forms of one output: give one of them")
     if options.context is not None and not options.live:
         raise UsageError("--context names a cluster to read: give --live with it")
     if options.values and options.helm is None:
@@ -156,7 +173,7 @@ def _run(options: _Options) -> output.Report:
         if path == STDIN:
             _scan_stream(options, sys.stdin.buffer, documents.STDIN)
         elif _is_missing(path):
-            options.report.problems.append(Problem(file=path, line=0, text=_MISSING))
+            options.report.tell(Problem(file=path, line=0, text=_MISSING))
         elif os.path.isdir(path):
             _scan_directory(options, Path(path))
         else:
@@ -172,6 +189,7 @@ def _run(options: _Options) -> output.Report:
     except (UsageError, NodeError) as error:
         _give_up(options, f"cluster {options.context}" if options.context else "cluster", error)
     options.report.minor = options.minor
+    options.report.close()
     return options.report
 
 
@@ -179,14 +197,14 @@ def _give_up(options: _Options, name: str, error: LabError) -> None:
     """An input that cannot be had: a problem, so that the others stand; a wrong flag alone is an error as any other."""
     if isinstance(error, UsageError) and not options.several:
         raise error
-    options.report.problems.append(Problem(file=name, line=0, text=f"{error}; help: {topic(error)}"))
+    options.report.tell(Problem(file=name, line=0, text=f"{error}; help: {topic(error)}"))
 
 
 def _scan_directory(options: _Options, folder: Path) -> None:
     suffixes = _TEMPLATE_SUFFIXES if options.templates else documents.SUFFIXES
     for found in documents.files_in(folder, suffixes):
         if isinstance(found, Problem):
-            options.report.problems.append(found)
+            options.report.tell(found)
         else:
             _scan_file(options, found)
 
@@ -201,7 +219,7 @@ def _scan_file(options: _Options, path: Path) -> None:
         try:
             stream = path.open("rb", buffering=0)
         except OSError as error:
-            options.report.problems.append(documents.unreadable(path, error))
+            options.report.tell(documents.unreadable(path, error))
             return
         with stream:
             _scan_stream(options, stream, str(path))
@@ -221,14 +239,10 @@ def _scan_stream(options: _Options, stream: Readable, name: str) -> None:
     whole = len(text) <= MAX_CHARACTERS and len(kept.text) < _MAX_TEMPLATE_BYTES
     after = text.count("\n", 0, MAX_CHARACTERS) + 1 + whole
     report.objects += len(unread)
-    report.findings += [
-        finding
-        for finding in template_findings(text, name)
-        if any(first <= (finding.line or 0) < stop for first, stop in unread)
-    ]
+    options.add(finding for finding in template_findings(text, name) if _is_inside(finding.line, unread))
     beyond = [max(first, after) for first, stop in unread if stop > after]
     if beyond:
-        report.problems.append(Problem(file=name, line=beyond[0], text=_LONG_TEMPLATE))
+        report.tell(Problem(file=name, line=beyond[0], text=_LONG_TEMPLATE))
 
 
 def _scan_text(options: _Options, path: Path, find: Any) -> None:
@@ -237,15 +251,21 @@ def _scan_text(options: _Options, path: Path, find: Any) -> None:
     try:
         with path.open("rb") as stream:
             text = stream.read(_MAX_TEMPLATE_BYTES).decode(errors="replace")
-        report.findings += find(text, str(path))
+        options.add(find(text, str(path)))
         report.objects += find is template_findings or RUNNERS in text
         if find is template_findings and len(text) > MAX_CHARACTERS:
             line = text.count("\n", 0, MAX_CHARACTERS) + 1
-            report.problems.append(Problem(file=str(path), line=line, text=_LONG_TEMPLATE))
+            report.tell(Problem(file=str(path), line=line, text=_LONG_TEMPLATE))
     except ReadError as error:
-        report.problems.append(Problem(file=str(path), line=error.line, text=error.text))
+        report.tell(Problem(file=str(path), line=error.line, text=error.text))
     except OSError as error:
-        report.problems.append(documents.unreadable(path, error))
+        report.tell(documents.unreadable(path, error))
+
+
+def _is_inside(line: int | None, parts: Sequence[tuple[int, int]]) -> bool:
+    """Whether a line is in one of some parts (first line, and the one after the last), which are in order."""
+    number = bisect.bisect(parts, line or 0, key=lambda part: part[0])
+    return number > 0 and (line or 0) < parts[number - 1][1]
 
 
 def _scan_chart(options: _Options, chart: str) -> None:
@@ -281,14 +301,14 @@ def _scan_live(options: _Options) -> None:
         raise
     except NodeError as error:
         ranges = {}
-        options.report.problems.append(Problem(file=cluster.name, line=0, text=f"LimitRanges are not counted: {error}"))
+        options.report.tell(Problem(file=cluster.name, line=0, text=f"LimitRanges are not counted: {error}"))
     for found in cluster.items():
         if isinstance(found, Problem):
-            options.report.problems.append(found)
+            options.report.tell(found)
             continue
         namespace = (found.value.get("metadata") or {}).get("namespace", "")
         for finding in _judge(options, found, ranges.get(namespace, ()), live=True):
-            options.report.findings.append(replace(finding, owners=cluster.owners(found.value)))
+            options.add([replace(finding, owners=cluster.owners(found.value))])
 
 
 def _take(options: _Options, found: Iterator[Item | Problem]) -> list[tuple[int, int]]:
@@ -299,9 +319,9 @@ def _take(options: _Options, found: Iterator[Item | Problem]) -> list[tuple[int,
             if options.templates and each.unread is not None:
                 unread.append(each.unread)
             else:
-                options.report.problems.append(each)
+                options.report.tell(each)
             continue
-        options.report.findings += [finding for finding in _judge(options, each) if _wanted(options, finding)]
+        options.add(finding for finding in _judge(options, each) if _wanted(options, finding))
     # One document can have several problems.
     return list(dict.fromkeys(unread))
 
@@ -319,28 +339,16 @@ def _judge(options: _Options, item: Item, ranges: Sequence[Any] = (), *, live: b
         for text in embedded_configurations(item):
             found += runner_findings(text, item.file, item.place.line())
     except TooManyNodes:
-        report.problems.append(Problem(file=item.file, line=item.place.line(), text="an object with too many nodes"))
+        report.tell(Problem(file=item.file, line=item.place.line(), text="an object with too many nodes"))
         return []
     except ParseError as error:
         text = f"a pod spec that cannot be judged: {error}"
-        report.problems.append(Problem(file=item.file, line=item.place.line(), text=text))
+        report.tell(Problem(file=item.file, line=item.place.line(), text=text))
         return []
     except ReadError as error:
-        report.problems.append(Problem(file=item.file, line=error.line, text=f"in a ConfigMap: {error.text}"))
+        report.tell(Problem(file=item.file, line=error.line, text=f"in a ConfigMap: {error.text}"))
         return []
     return found
-
-
-def _print(report: output.Report) -> None:
-    """The human form: a table on standard output, problems on standard error."""
-    for problem in report.problems:
-        typer.echo(f"error: {output.printable(str(problem))}", err=True)
-    if report.told:
-        console.print_table("Affected pod specs", output.COLUMNS, output.table_rows(report))
-        for line in output.explanation(report):
-            typer.echo(line)
-        typer.echo()
-    typer.echo(output.summary(report))
 
 
 def run_alone(argv: Sequence[str], *, name: str, obj: str | None = None) -> int:

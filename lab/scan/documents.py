@@ -27,9 +27,6 @@ from lab.scan.records import Item, Problem, ReadError
 
 SUFFIXES = (".yaml", ".yml", ".json")
 STDIN = "<stdin>"
-MAX_PROBLEMS = 100
-"""Per input; a file that is no manifest at all would else be told line by line."""
-
 _NOWHERE = "cannot be read: a link that leads nowhere"
 _BEGINS_JSON = re.compile(rb"(?:\xef\xbb\xbf)?(?:---[ \t]*(?:#[^\n]*)?\r?\n)?[ \t\r\n]*[\[{]")
 _ACTION = re.compile(rb"\{\{.*?\}\}", re.DOTALL)
@@ -121,20 +118,11 @@ def read_stream(stream: Readable, name: str) -> Iterator[Item | Problem]:
 
     An object's place is good until the next is asked for.
     """
-    problems = 0
     try:
         for chunk in Splitter(stream).chunks():
-            for found in _read_chunk(chunk, name):
-                if not isinstance(found, Problem):
-                    yield found
-                    continue
-                problems += 1
-                if problems <= MAX_PROBLEMS:
-                    yield found
+            yield from _read_chunk(chunk, name)
     except OSError as error:
         yield unreadable(name, error)
-    if problems > MAX_PROBLEMS:
-        yield Problem(file=name, line=0, text=f"{problems - MAX_PROBLEMS} more problems that are not shown")
 
 
 def unreadable(name: Path | str, error: OSError) -> Problem:

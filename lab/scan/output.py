@@ -1,10 +1,15 @@
-"""Findings as JSON, SARIF, tables and queries. Pure: what is printed is decided here, not where."""
+"""Findings as JSON and SARIF, one by one as they come, and queries. Pure: what is printed is decided here, not where.
+
+How many findings there are is up to other people's files, so none is kept: a document is written as text whose array of
+findings comes first and whose counts come last.
+"""
 
 from __future__ import annotations
 
+import json
 import posixpath
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lab.model import EXIT_FALSIFIED, EXIT_OK, EXIT_USAGE, JSON
 from lab.qos import Behaviour
@@ -33,31 +38,89 @@ RULES = {
 }
 _UNREADABLE = "unreadable"
 
-COLUMNS = ("object", "where", "on 1.34-1.36", "on 1.37+", "today", "stored", "made by")
 _URI_BYTES = frozenset(b"/-._~abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 _LEVELS = {True: "error", None: "warning"}
 
 
+MAX_PROBLEMS = 100
+"""Per input; a file that is no manifest at all would else be told line by line."""
+
+
 @dataclass(slots=True)
 class Report:
-    """What a scan came to. ``objects`` counts everything that was read, with or without a pod spec."""
+    """What a scan came to. ``objects`` counts everything that was read, with or without a pod spec.
 
-    findings: list[Finding] = field(default_factory=list)
+    The findings themselves are only counted: affected, possibly so, and without consequence.
+    """
+
     problems: list[Problem] = field(default_factory=list)
     objects: int = 0
+    affected: int = 0
+    possible: int = 0
+    harmless: int = 0
     minor: int | None = None
+    _hidden: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def told(self) -> list[Finding]:
-        """Findings that are affected or possibly so, in the order of the input."""
-        return [finding for finding in self.findings if finding.affected is not False]
+    def add(self, finding: Finding) -> None:
+        """Count a finding."""
+        self.affected += finding.affected is True
+        self.possible += finding.affected is None
+        self.harmless += finding.affected is False
+
+    def tell(self, problem: Problem) -> None:
+        """Keep a problem; beyond MAX_PROBLEMS of one input only their number."""
+        told = self._hidden.setdefault(problem.file, -MAX_PROBLEMS)
+        self._hidden[problem.file] += 1
+        if told < 0:
+            self.problems.append(problem)
+
+    def close(self) -> None:
+        """After the last input: say of which more problems are not shown."""
+        more = {file: number for file, number in self._hidden.items() if number > 0}
+        self._hidden.clear()
+        for file, number in more.items():
+            self.problems.append(Problem(file=file, line=0, text=f"{count(number, 'more problem')} not shown"))
 
     @property
     def exit_code(self) -> int:
         """2 when something could not be read, else 1 when something is affected or possibly so, else 0."""
         if self.problems:
             return EXIT_USAGE
-        return EXIT_FALSIFIED if self.told else EXIT_OK
+        return EXIT_FALSIFIED if self.affected or self.possible else EXIT_OK
+
+
+class LongDocument:
+    """A JSON document with one long array, written element by element: ``opening`` ends with the array's bracket."""
+
+    def __init__(self, opening: str, closing: str = "") -> None:
+        self._before = opening
+        self._closing = closing
+        self._empty = True
+
+    def element(self, value: JSON) -> str:
+        """The text that one more element adds."""
+        text = f"{self._before}\n    {_indented(value, '    ')}"
+        self._before, self._empty = ",", False
+        return text
+
+    def end(self, rest: JSON) -> str:
+        """The text after the last element, with what else the object that has the array holds."""
+        before = self._before if self._empty else "\n  "
+        return f"{before}],\n{json.dumps(rest, indent=2)[2:]}{self._closing}\n"
+
+
+_encoded = json.JSONEncoder().encode
+
+
+def _indented(value: Any, indent: str) -> str:
+    """JSON text as ``json.dumps`` indents it, several times as fast: that one's own encoder does not indent."""
+    if not value or not isinstance(value, dict | list):
+        return _encoded(value)
+    inner = indent + "  "
+    if isinstance(value, dict):
+        lines = [f"{_encoded(key)}: {_indented(each, inner)}" for key, each in value.items()]
+        return f"{{\n{inner}" + f",\n{inner}".join(lines) + f"\n{indent}}}"
+    return f"[\n{inner}" + f",\n{inner}".join(_indented(each, inner) for each in value) + f"\n{indent}]"
 
 
 def printable(text: str) -> str:
@@ -65,90 +128,69 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 
-def as_json(report: Report) -> JSON:
-    """The document of ``--json``."""
+def count(number: int, noun: str) -> str:
+    """``1 pod`` or ``2 pods``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def json_document() -> LongDocument:
+    """The document of ``--json``: its elements are findings in their plain form, its rest :func:`json_rest`."""
+    return LongDocument('{\n  "findings": [')
+
+
+def json_rest(report: Report) -> JSON:
+    """What the document of ``--json`` holds beside the findings."""
     return {
         "cluster_version": None if report.minor is None else f"1.{report.minor}",
         "objects": report.objects,
-        "affected": sum(finding.affected is True for finding in report.findings),
-        "possible": sum(finding.affected is None for finding in report.findings),
-        "findings": [finding.as_json() for finding in report.findings],
+        "affected": report.affected,
+        "possible": report.possible,
         "problems": [
             {"file": problem.file, "line": problem.line or None, "text": problem.text} for problem in report.problems
         ],
     }
 
 
-def table_rows(report: Report) -> list[list[str]]:
-    """Rows below COLUMNS, one per finding that is told."""
-    return [
-        [
-            printable(finding.title),
-            printable(finding.where),
-            finding.classes.get(Behaviour.EMPTY_BLOCK_SHADOWS.label, "possibly BestEffort"),
-            finding.classes.get(Behaviour.FIXED.label, "by its containers"),
-            finding.today or "-",
-            printable(finding.stored or "-") + (" (wrong)" if finding.stored_wrong else ""),
-            printable(" < ".join([*finding.owners, *([str(finding.producer)] if finding.producer else [])]) or "-"),
-        ]
-        for finding in report.told
-    ]
-
-
-def explanation(report: Report) -> list[str]:
-    """Lines below the table: what is lost, what mends it and what does not, each said once with its objects."""
-    lines: list[str] = []
-    for heading, texts in (
-        ("What they lose by the class of 1.34-1.36", _grouped(report.told, lambda finding: finding.loses)),
-        ("What mends it (one is enough)", _grouped(report.told, lambda finding: finding.fixes)),
-        ("What does not help", _grouped(report.told, lambda finding: finding.no_help)),
-        ("Notes", _grouped(report.told, lambda finding: (finding.note,) if finding.note else ())),
-    ):
-        if texts:
-            lines += ["", f"{heading}:", *(f"  - {printable(text)}" for text in texts)]
-    wrong = [finding for finding in report.told if finding.stored_wrong]
-    if wrong:
-        count = f"{_count(len(wrong), 'live pod')} {'has' if len(wrong) == 1 else 'have'}"
-        lines += ["", f"{count} the wrong class stored; it stays, through an upgrade too, until the pod is recreated."]
-    return lines
-
-
 def summary(report: Report) -> str:
     """One line: how much was read and what was found."""
-    sure = sum(finding.affected is True for finding in report.findings)
-    possible = len(report.told) - sure
-    parts = [f"{_count(report.objects, 'object')} read", f"{sure} affected"]
-    if possible:
-        parts.append(f"{possible} possibly affected")
-    harmless = len(report.findings) - len(report.told)
-    if harmless:
-        parts.append(f"{_count(harmless, 'pod-level block')} without consequence")
+    parts = [f"{count(report.objects, 'object')} read", f"{report.affected} affected"]
+    if report.possible:
+        parts.append(f"{report.possible} possibly affected")
+    if report.harmless:
+        parts.append(f"{count(report.harmless, 'pod-level block')} without consequence")
     if report.problems:
-        parts.append(f"{_count(len(report.problems), 'problem')} in reading")
+        parts.append(f"{count(len(report.problems), 'problem')} in reading")
     return ", ".join(parts)
 
 
-def as_sarif(report: Report, version: str, folder: str) -> JSON:
-    """A SARIF 2.1.0 log with one run. Live objects have logical locations, files physical ones.
+def sarif_document() -> LongDocument:
+    """A SARIF 2.1.0 log with one run: its elements are :func:`sarif_result`, its rest :func:`sarif_rest`."""
+    head = f'{{\n"$schema": "{SARIF_SCHEMA}",\n"version": "2.1.0",\n"runs": [\n'
+    return LongDocument(f'{head}{{\n  "results": [', "\n]\n}")
 
-    Paths inside ``folder``, the absolute path of the working directory, are relative to it: code-scanning pages know
-    files by their path in the repository. The template that Helm names is a related location.
+
+def sarif_result(finding: Finding, folder: str) -> JSON | None:
+    """The result of a finding; None for one without consequence.
+
+    Live objects have logical locations, files physical ones. Paths inside ``folder``, the absolute path of the working
+    directory, are relative to it: code-scanning pages know files by their path in the repository. The template that
+    Helm names is a related location.
     """
-    rules = [_rule(RULES[reason], reason) for reason in RULES]
-    identities = list(RULES.values())
-    results = [
-        {
-            "ruleId": RULES[finding.reason],
-            "ruleIndex": identities.index(RULES[finding.reason]),
-            "level": _LEVELS[finding.affected],
-            "message": {"text": _message(finding)},
-            "locations": [_location(finding, folder)],
-            **_related(finding),
-            "partialFingerprints": {"podSpec/v1": "|".join([finding.title, finding.path, finding.reason])},
-        }
-        for finding in report.told
-        if finding.reason != NO_EFFECT
-    ]
+    if finding.affected is False or finding.reason == NO_EFFECT:
+        return None
+    return {
+        "ruleId": RULES[finding.reason],
+        "ruleIndex": list(RULES).index(finding.reason),
+        "level": _LEVELS[finding.affected],
+        "message": {"text": _message(finding)},
+        "locations": [_location(finding, folder)],
+        **_related(finding),
+        "partialFingerprints": {"podSpec/v1": "|".join([finding.title, finding.path, finding.reason])},
+    }
+
+
+def sarif_rest(report: Report, version: str, folder: str) -> JSON:
+    """What the run of a SARIF log holds beside the results. ``version`` is the lab's."""
     notifications = [
         {
             "descriptor": {"id": _UNREADABLE},
@@ -158,15 +200,13 @@ def as_sarif(report: Report, version: str, folder: str) -> JSON:
         }
         for problem in report.problems
     ]
-    invocation = {"executionSuccessful": not notifications, "toolExecutionNotifications": notifications}
+    rules = [_rule(RULES[reason], reason) for reason in RULES]
     notes = [{"id": _UNREADABLE, "shortDescription": {"text": "input that could not be read"}}]
-    driver = {"name": TOOL, "version": version, "rules": rules, "notifications": notes}
     return {
-        "$schema": SARIF_SCHEMA,
-        "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "invocations": [invocation],
-                  "results": results}],
-    }  # fmt: skip
+        "tool": {"driver": {"name": TOOL, "version": version, "rules": rules, "notifications": notes}},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [{"executionSuccessful": not notifications, "toolExecutionNotifications": notifications}],
+    }
 
 
 def promql() -> str:
@@ -209,26 +249,6 @@ kubernetes_feature_enabled{name="PodLevelResources"} == 1
 # From 1.37 (alpha metric of the kubelet): admitted pods by class. An empty block counts as container_level here.
 sum by (config_mode, qos_class) (rate(kubelet_pod_level_resources_admission_total[1h]))
 """
-
-
-def _grouped(findings: Sequence[Finding], texts_of: Callable[[Finding], Sequence[str]]) -> list[str]:
-    """Texts of all findings, each once; with the objects it is for where it is not for all."""
-    titles: dict[str, list[str]] = {}
-    for finding in findings:
-        for text in texts_of(finding):
-            titles.setdefault(text, []).append(finding.title)
-    return [
-        text if len(names) == len(findings) else f"{text} [{', '.join(names[:3])}{_more(len(names) - 3)}]"
-        for text, names in titles.items()
-    ]
-
-
-def _more(count: int) -> str:
-    return f" and {count} more" if count > 0 else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _rule(identity: str, text: str) -> JSON:

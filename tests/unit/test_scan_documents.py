@@ -406,13 +406,6 @@ def test_too_many_anchored_values_are_refused():
     assert [found for _, found in problems(text)] == ["more anchored values than a document can need"]
 
 
-def test_problems_of_one_input_are_capped():
-    found = [each for each in read("--- [\n" * 300) if isinstance(each, Problem)]
-
-    assert len(found) == documents.MAX_PROBLEMS + 1
-    assert "200 more" in found[-1].text
-
-
 def test_a_template_is_recognised_as_one():
     [problem] = read("a: {{ .Values.x }}\n")
 

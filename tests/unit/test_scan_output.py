@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lab.scan import output
+from lab.scan import output, people
 from lab.scan.findings import findings_of
 from lab.scan.output import Report
 from lab.scan.records import FixedPlace, Item, Problem
@@ -22,29 +22,62 @@ def pod(name="p", **more):
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "n"}, "spec": SPEC, **more}
 
 
-def report(**more):
-    findings = [
+def some_findings():
+    return [
         *findings_of(item(pod())),
         *findings_of(item(pod("live", status={"qosClass": "BestEffort"}), "cluster", 0), minor=36, live=True),
         *findings_of(item(pod("same", spec={"resources": {}, "containers": [{"name": "a"}]}))),
         *template_findings("resources: {}\ncontainers: []\n", "t.yaml"),
         *runner_findings("[[runners]]\n[runners.kubernetes]\ncpu_request = '1'\n", "config.toml"),
     ]
-    return Report(findings=findings, objects=5, **more)
+
+
+def counted(findings, **more):
+    found = Report(**more)
+    for finding in findings:
+        found.add(finding)
+    return found
+
+
+def report(**more):
+    return counted(some_findings(), objects=5, **more)
+
+
+def written(document, elements, rest):
+    """The whole document, read back."""
+    return json.loads("".join([*map(document.element, elements), document.end(rest)]))
+
+
+def sarif(findings, folder="/w", **more):
+    results = [output.sarif_result(finding, folder) for finding in findings]
+    rest = output.sarif_rest(counted(findings, **more), "1.2", folder)
+    return written(output.sarif_document(), [result for result in results if result is not None], rest)
+
+
+def explained(findings):
+    explanation = people.Explanation()
+    for finding in findings:
+        if finding.affected is not False:
+            explanation.add(finding)
+    return explanation.lines()
 
 
 def test_exit_codes():
     problem = Problem(file="f", line=1, text="x")
-    harmless = [finding for finding in report().findings if finding.affected is False]
+    harmless = [finding for finding in some_findings() if finding.affected is False]
 
     assert Report().exit_code == 0
-    assert Report(findings=harmless).exit_code == 0
+    assert counted(harmless).exit_code == 0
     assert report().exit_code == 1
     assert Report(problems=[problem]).exit_code == report(problems=[problem]).exit_code == 2
 
 
 def test_json_has_a_finding_per_object():
-    data = json.loads(json.dumps(output.as_json(report(minor=36, problems=[Problem(file="f", line=3, text="bad")]))))
+    whole = report(minor=36, problems=[Problem(file="f", line=3, text="bad")])
+    findings = [finding.as_json() for finding in some_findings()]
+    data = written(output.json_document(), findings, output.json_rest(whole))
+
+    assert data["findings"] == json.loads(json.dumps(findings))
 
     assert (data["cluster_version"], data["objects"], data["affected"], data["possible"]) == ("1.36", 5, 2, 2)
     assert [entry["affected"] for entry in data["findings"]] == ["yes", "yes", "no", "possible", "possible"]
@@ -67,7 +100,7 @@ def test_json_has_a_finding_per_object():
 
 
 def test_sarif_has_the_form_that_code_scanning_reads():
-    log = json.loads(json.dumps(output.as_sarif(report(problems=[Problem(file="f", line=0, text="bad")]), "1.2", "/w")))
+    log = sarif(some_findings(), problems=[Problem(file="f", line=0, text="bad")])
 
     assert set(log) == {"$schema", "version", "runs"}
     assert log["version"] == "2.1.0"
@@ -96,27 +129,27 @@ def test_sarif_has_the_form_that_code_scanning_reads():
 
 
 def test_sarif_of_a_clean_scan():
-    [run] = output.as_sarif(Report(objects=3), "1", "/w")["runs"]
+    [run] = sarif([], objects=3)["runs"]
 
     assert run["results"] == []
     assert run["invocations"][0]["executionSuccessful"] is True
 
 
 def test_the_table_shows_what_is_told():
-    rows = output.table_rows(report())
+    rows = [people.row(finding) for finding in some_findings() if finding.affected is not False]
 
-    assert all(len(row) == len(output.COLUMNS) for row in rows)
+    assert all(len(row) == len(people.COLUMNS) for row in rows)
     assert [row[0] for row in rows] == ["Pod n/p", "Pod n/live", "t.yaml:1", "GitLab Runner (without a name)"]
     assert rows[1][4:6] == ["BestEffort", "BestEffort (wrong)"]
 
 
 def test_texts_are_said_once_and_what_is_not_for_all_names_its_objects():
-    lines = output.explanation(report())
+    lines = explained(some_findings())
 
     assert len([line for line in lines if "remove the key" in line]) == 1
     assert any("[Pod n/p, Pod n/live]" in line for line in lines)
     assert "1 live pod has the wrong class stored" in lines[-1]
-    assert output.explanation(Report()) == []
+    assert explained([]) == []
 
 
 def test_the_summary_counts():
@@ -129,12 +162,22 @@ def test_the_summary_counts():
     assert output.summary(Report(objects=1)) == "1 object read, 0 affected"
 
 
+def test_problems_of_one_input_are_capped():
+    found = Report()
+    for number in range(300):
+        found.tell(Problem(file="f" if number % 2 else f"{number}.yaml", line=number, text="x"))
+    found.close()
+
+    assert len(found.problems) == 150 + output.MAX_PROBLEMS + 1
+    assert str(found.problems[-1]) == "f: 50 more problems not shown"
+
+
 def test_control_characters_of_other_people_are_written_out():
     [finding] = findings_of(item(pod("\x1b[31mred\ud800")))
-    row = output.table_rows(Report(findings=[finding]))[0]
+    row = people.row(finding)
 
     assert row[0] == "Pod n/\\u001b[31mred\\ud800"
-    assert "\x1b" not in "".join(output.explanation(Report(findings=[finding])))
+    assert "\x1b" not in "".join(explained([finding]))
     assert output.printable("é ok") == "é ok"
 
 
@@ -162,7 +205,7 @@ def test_queries_name_the_series_they_need():
 )  # fmt: skip
 def test_paths_of_sarif_are_relative_to_the_working_directory_where_they_are_inside(file, uri):
     problem = Problem(file=file, line=2, text="x")
-    [run] = output.as_sarif(Report(findings=findings_of(item(pod(), file)), problems=[problem]), "1", "/w/repo")["runs"]
+    [run] = sarif(findings_of(item(pod(), file)), "/w/repo", problems=[problem])["runs"]
 
     notification = run["invocations"][0]["toolExecutionNotifications"][0]
     for place in (run["results"][0]["locations"][0], notification["locations"][0]):
@@ -171,11 +214,11 @@ def test_paths_of_sarif_are_relative_to_the_working_directory_where_they_are_ins
 
 def test_the_template_that_helm_names_is_a_related_location():
     rendered = Item(value=pod(), file="helm:c", place=FixedPlace(first=4), source="c/templates/p.yaml")
-    [run] = output.as_sarif(Report(findings=findings_of(rendered)), "1", "/w")["runs"]
+    [run] = sarif(findings_of(rendered))["runs"]
 
     [related] = run["results"][0]["relatedLocations"]
     assert related["physicalLocation"]["artifactLocation"]["uri"] == "c/templates/p.yaml"
-    assert "relatedLocations" not in output.as_sarif(report(), "1", "/w")["runs"][0]["results"][0]
+    assert "relatedLocations" not in sarif(some_findings())["runs"][0]["results"][0]
 
 
 def test_every_reason_that_is_told_has_a_rule():
@@ -183,7 +226,7 @@ def test_every_reason_that_is_told_has_a_rule():
         *findings_of(item(pod(spec={"containers": SPEC["containers"]}, status={"qosClass": "BestEffort"}))),
         *findings_of(item(pod(spec={"containers": SPEC["containers"]}, status={"qosClass": "BestEffort"})), live=True),
     ]
-    [run] = output.as_sarif(Report(findings=found), "1", "/w")["runs"]
+    [run] = sarif(found)["runs"]
 
     assert [result["ruleId"] for result in run["results"]] == ["posted-class", "stored-class"]
     assert all("requests and limits" in rule["help"]["text"] for rule in run["tool"]["driver"]["rules"])
