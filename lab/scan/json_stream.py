@@ -44,15 +44,15 @@ _SCAN = json.JSONDecoder(parse_constant=_no_constant).raw_decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonPlace:
-    """Place of a value in a window's text; lines are counted when they are asked for."""
+    """Place of a value that begins at ``start`` of a window's text; lines inside it are counted when asked for."""
 
     text: str
     start: int
-    text_line: int
+    first: int
 
     def line(self) -> int:
         """Line on which the value begins."""
-        return self._line_at(self.start)
+        return self.first
 
     def line_of(self, path: Path) -> int:
         """Line of the last key or element of ``path``, as far as it can be followed."""
@@ -64,10 +64,7 @@ class JsonPlace:
             key_at, at = found
         else:
             at = key_at if path else at
-        return self._line_at(at)
-
-    def _line_at(self, at: int) -> int:
-        return self.text_line + self.text.count("\n", 0, at)
+        return self.first + self.text.count("\n", self.start, at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +90,9 @@ class JsonStream:
         self._at = 0
         self._base = 0
         self._hold: int | None = None
-        self._line = line
+        # A place of the window whose line is known: lines are counted from the last one that was asked for.
+        self._mark = 0
+        self._mark_line = line
         self._end = False
         self.bad_lines: list[int] = []
         self.done_texts = 0
@@ -101,7 +100,15 @@ class JsonStream:
     @property
     def at_line(self) -> int:
         """Line of the next character."""
-        return self._line + self._text.count("\n", 0, self._at)
+        return self._line_at(self._at)
+
+    def _line_at(self, at: int) -> int:
+        if at >= self._mark:
+            self._mark_line += self._text.count("\n", self._mark, at)
+        else:
+            self._mark_line -= self._text.count("\n", at, self._mark)
+        self._mark = at
+        return self._mark_line
 
     def objects(self) -> Iterator[JsonObject]:
         """Objects in order, elements of a list one by one; ReadError where the text stops being JSON.
@@ -205,7 +212,8 @@ class JsonStream:
                 return
 
     def _place(self, start: int) -> JsonPlace:
-        return JsonPlace(text=self._text, start=start - self._base, text_line=self._line)
+        at = start - self._base
+        return JsonPlace(text=self._text, start=at, first=self._line_at(at))
 
     def _closes(self, bracket: str) -> bool:
         """Pass a comma (False) or the closing bracket (True)."""
@@ -257,7 +265,7 @@ class JsonStream:
         if self._hold is not None and self._at - keep > MAX_OBJECT_BYTES:
             self._hold, keep = None, self._at
         pieces = [self._text[keep:]]
-        self._line += self._text.count("\n", 0, keep)
+        line = self._line_at(keep)
         wanted = max(_MORE, len(pieces[0]))
         while wanted > 0:
             block = self._read()
@@ -265,7 +273,7 @@ class JsonStream:
             if not text.isascii() and _NOT_UTF8.search(text):
                 before = sum(piece.count("\n") for piece in pieces)
                 at = _NOT_UTF8.search(text)
-                self.bad_lines.append(self._line + before + text.count("\n", 0, at.start() if at else 0))
+                self.bad_lines.append(line + before + text.count("\n", 0, at.start() if at else 0))
                 text = _NOT_UTF8.sub("\N{REPLACEMENT CHARACTER}", text)
             pieces.append(text)
             wanted -= len(text)
@@ -275,6 +283,7 @@ class JsonStream:
         self._text = "".join(pieces)
         self._base += keep
         self._at -= keep
+        self._mark = 0
 
     def _fail(self, text: str) -> NoReturn:
         raise ReadError(self.at_line, text)
