@@ -7,6 +7,8 @@ breaks inside texts. So one document that cannot be read costs only itself.
 
 from __future__ import annotations
 
+import bisect
+import codecs
 import re
 from collections.abc import Iterator
 from typing import Protocol
@@ -19,8 +21,61 @@ _LAST_SEPARATOR = re.compile(rb"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
 _NOTHING = re.compile(rb"---[ \t]*(?:#[^\n]*)?\s*")
 _EMPTY_RUN = re.compile(rb"(?:---[ \t]*\r?\n)+(?=---[ \t\r\n])")
 _MARGIN = 5
+_ODD_BREAKS = ("\x85".encode(), "\u2028".encode(), "\u2029".encode())
+_BREAK = re.compile(b"\r\n|\n|\r|" + b"|".join(_ODD_BREAKS))
+# How a line break can begin that goes on in the next piece.
+_CUT = (b"\r", b"\xc2", b"\xe2")
+_CUT_TWO = b"\xe2\x80"
 _BLANKS = rb"(?:[ \t]*(?:#[^\n]*)?\r?\n)*"
 _ONLY_DIRECTIVE = re.compile(_BLANKS + rb"%YAML[ \t]+1\.[12][ \t]*(?:[ \t]#[^\n]*)?\r?\n" + _BLANKS)
+
+
+class Lines:
+    """Lines as editors and grep count them, by ``\\n``, from those of a YAML parser.
+
+    YAML 1.1 has other line breaks too: a ``\\r`` alone, NEL, and the line and paragraph separators of Unicode. The
+    lines that these begin are remembered while the parser reads its text, which :meth:`feed` is given.
+    """
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._next = 0
+        self._begun: list[int] = []
+        self._forgotten = 0
+        self._asked = 0
+        self._tail = b""
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self._fresh = True
+
+    def feed(self, piece: bytes) -> None:
+        """Take in the next bytes that the parser gets; what is cut inside a line break waits for the rest."""
+        if self._fresh and piece:
+            self._fresh = False
+            if piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        if self._decoder is not None:
+            piece = self._decoder.decode(piece).encode("utf-8", "replace")
+        text = self._tail + piece
+        cut = 1 if text[-1:] in _CUT else 2 if text[-2:] == _CUT_TWO else 0
+        text, self._tail = text[: len(text) - cut], text[len(text) - cut :]
+        if text.count(b"\r") == text.count(b"\r\n") and not any(each in text for each in _ODD_BREAKS):
+            self._next += text.count(b"\n")
+            return
+        for match in _BREAK.finditer(text):
+            self._next += 1
+            if not match[0].endswith(b"\n"):
+                self._begun.append(self._next)
+
+    def line(self, parsed: int) -> int:
+        """Line in the file of the parser's line ``parsed``, which counts from 0."""
+        self._asked = parsed
+        return self._first + parsed - self._forgotten - bisect.bisect(self._begun, parsed)
+
+    def forget(self) -> None:
+        """No line before the one that was asked for last is asked for any more."""
+        number = bisect.bisect(self._begun, self._asked)
+        self._forgotten += number
+        del self._begun[:number]
 
 
 class Readable(Protocol):

@@ -26,6 +26,8 @@ from lab.scan import scalars
 from lab.scan.records import MAX_COLLECTIONS, MAX_DEPTH, Path, ReadError, implied_kind, is_list, walk
 
 GetEvent = Callable[[], Any]
+LineOf = Callable[[int], int]
+"""Line in the file of a line of the parsed text, which counts from 0."""
 
 MERGE_KEY = "<<"
 MARKED_KEYS = frozenset({"resources", "containers"})
@@ -77,7 +79,7 @@ class _Document:
     """State of one document."""
 
     get: GetEvent
-    first_line: int
+    line_of: LineOf
     anchors: dict[str, tuple[Any, int]] = field(default_factory=dict)
     end: Any = None
     decoded: int = 0
@@ -86,16 +88,16 @@ class _Document:
     lines: dict[tuple[int, str], int] = field(default_factory=dict)
 
 
-def objects(get: GetEvent, first_line: int) -> Iterator[Composed]:
+def objects(get: GetEvent, line_of: LineOf) -> Iterator[Composed]:
     """Objects of all documents of a parser; elements of a list one by one, so that a list of any length fits.
 
-    ``get`` gives the next event (``CParser.get_event``), ``first_line`` the line of the text's first line in its file.
+    ``get`` gives the next event (``CParser.get_event``), ``line_of`` the line in the file of a line of the parsed text.
     ReadError for what cannot be read; errors of the parser itself (``yaml.YAMLError``) pass through. Objects that came
     before an error stand.
     """
     get()
     while get().__class__ is not StreamEndEvent:
-        document = _Document(get, first_line)
+        document = _Document(get, line_of)
         event = get()
         if event.__class__ is MappingStartEvent:
             whole = yield from _envelope(document, event)
@@ -238,7 +240,7 @@ def _node(document: _Document, event: Any) -> Any:
             container.append(value)
         else:
             if merging or key in MARKED_KEYS:
-                _store(document, container, key, value, merging, key_line + document.first_line)
+                _store(document, container, key, value, merging, document.line_of(key_line))
             else:
                 container[key] = value
             key = _UNSET
@@ -323,4 +325,4 @@ def _allowed_ratio(decoded: int) -> float:
 
 
 def _line(document: _Document, event: Any) -> int:
-    return int(event.start_mark.line) + document.first_line
+    return document.line_of(int(event.start_mark.line))

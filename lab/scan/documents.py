@@ -20,7 +20,7 @@ import yaml.parser
 import yaml.reader
 import yaml.scanner
 
-from lab.scan.chunks import Chunk, Readable, Splitter
+from lab.scan.chunks import Chunk, Lines, Readable, Splitter
 from lab.scan.compose import objects
 from lab.scan.json_stream import JsonStream
 from lab.scan.records import Item, Problem, ReadError
@@ -140,14 +140,30 @@ def _read_chunk(chunk: Chunk, name: str) -> Iterator[Item | Problem]:
         yield from _yaml(chunk, name, source)
 
 
+class _Fed:
+    """A long chunk whose lines are counted while a parser reads it."""
+
+    def __init__(self, chunk: Chunk, lines: Lines) -> None:
+        self._chunk = chunk
+        self._lines = lines
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        piece = self._chunk.read(size)
+        self._lines.feed(piece)
+        return piece
+
+
 def _yaml(chunk: Chunk, name: str, source: str | None) -> Iterator[Item | Problem]:
     """Objects of a YAML document, each with the problem that ends it, if there is one."""
-    first = chunk.line
+    first, lines = chunk.line, Lines(chunk.line)
     try:
         chunk.allow()
-        parser = _PARSER(chunk.text if chunk.text is not None else chunk)
-        for found in objects(parser.get_event, chunk.line):
+        parser = _PARSER(_Fed(chunk, lines) if chunk.text is None else chunk.text)
+        lines.feed(chunk.text or b"")
+        for found in objects(parser.get_event, lines.line):
             first = found.place.stop
+            lines.forget()
             if found.value is not None:
                 yield Item(value=found.value, file=name, place=found.place, kind=found.kind, source=source)
             chunk.allow()
@@ -157,7 +173,7 @@ def _yaml(chunk: Chunk, name: str, source: str | None) -> Iterator[Item | Proble
         yield _problem(chunk, name, first, _line_of_byte(chunk, error), f"not YAML: {error.reason}")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = chunk.line + (int(mark.line) if mark else 0)
+        line = lines.line(int(mark.line) if mark else 0)
         yield _problem(chunk, name, first, line, f"not YAML: {error.problem or error.context}")
     except (yaml.YAMLError, ValueError) as error:
         yield _problem(chunk, name, first, chunk.line, f"not YAML: {str(error)[:200]}")
