@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from lab.scan.records import (
     MAX_COLLECTIONS,
+    MAX_DEPTH,
     MAX_OBJECT_BYTES,
     FixedPlace,
     Path,
@@ -238,6 +239,10 @@ class JsonStream:
                 problem = str(error).split(";")[0]
             # A value that ends with the window may be the beginning of a longer one (12 of 123).
             if not problem and (end < len(self._text) or self._end):
+                # Few brackets cannot nest deep, and counting them is quick.
+                brackets = self._text.count("{", self._at, end) + self._text.count("[", self._at, end)
+                if brackets > MAX_DEPTH and _is_deep(value):
+                    self._fail("nested too deeply")
                 self._at = end
                 return value
             if self._end:
@@ -287,6 +292,17 @@ class JsonStream:
 
     def _fail(self, text: str) -> NoReturn:
         raise ReadError(self.at_line, text)
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether a value nests deeper than MAX_DEPTH."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        children = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [child for inner in children for child in inner if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _member(text: str, at: int, step: str | int) -> tuple[int, int] | None:

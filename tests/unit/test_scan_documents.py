@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.scan import compose, documents, json_stream
-from lab.scan.chunks import BLOCK, Lines, Splitter
-from lab.scan.records import MAX_OBJECT_BYTES, Item, Problem, ReadError
+from lab.scan.chunks import BLOCK, Splitter
+from lab.scan.records import MAX_DEPTH, MAX_OBJECT_BYTES, Item, Problem, ReadError
 from tests import scan_texts as texts
 
 
@@ -463,41 +463,38 @@ def test_directories_are_walked_in_order(tmp_path):
     assert names == ["b.yaml", "a/x.json", "a/z.yml", "a.yaml/inner.yaml"]
 
 
-ODD = "# a\r# b\x85# c\u2028# d\u2029# e\r\n"
+def nested(depth, *, braces):
+    return '{"a":' * depth + "1" + "}" * depth if braces else "[" * depth + "]" * depth
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-@pytest.mark.parametrize("parser", [documents._PARSER, documents._SlowParser], ids=["fast", "slow"])
-def test_lines_are_those_of_editors(encoding, parser, monkeypatch):
-    monkeypatch.setattr(documents, "_PARSER", parser)
-    found = read(f"{ODD}{ODD}kind: Pod\nspec:\n  x: '\x85\u2028\u85c2'\n  resources: {{}}\n".encode(encoding))
-
-    [item] = found
-    assert (item.place.line(), item.place.line_of(("spec", "resources"))) == (3, 6)
-
-
-def test_lines_of_problems_are_those_of_editors():
-    assert [line for line, _ in problems(f"{ODD}a: 1\n---\n{ODD}a: 1\nb: [\n---\n{ODD}? {{a: 1}}\n")] == [7, 9]
-
-
-def test_lines_of_a_long_stream_are_those_of_editors_wherever_it_is_cut():
-    items = "- kind: A\n  a: 'x\u2028y\x85z\r\n\n    u\u2029'\n" * 300
-    raw = f"kind: List\nitems:\n{items}{'#' * (MAX_OBJECT_BYTES - 99)}".encode()
-    assert len(raw) > MAX_OBJECT_BYTES
-    assert lines(raw) == [3 + 4 * number for number in range(300)]
+@pytest.mark.parametrize("braces", [True, False], ids=["objects", "arrays"])
+@pytest.mark.parametrize(
+    "form",
+    ['{{"kind": "A", "a": {}}}', '{{"kind": "List", "items": [{}]}}', '[{}]', "kind: A\na: {}\n"],
+    ids=["object", "item", "element", "yaml"],
+)
+def test_nesting_is_limited_alike_in_json_and_yaml(form, braces):
+    assert problems(form.format(nested(MAX_DEPTH, braces=braces))) == []
+    [(_, text)] = problems(form.format(nested(MAX_DEPTH + 1, braces=braces)))
+    assert "nested too deeply" in text
+    assert values(form.format(nested(MAX_DEPTH + 1, braces=braces)) + "\n---\nkind: B\n")[-1] == {"kind": "B"}
 
 
-@pytest.mark.parametrize("size", range(1, 8))
-def test_line_breaks_are_counted_however_their_bytes_come(size):
-    raw = (ODD * 3).encode()
-    counted = Lines(1)
-    for start in range(0, len(raw), size):
-        counted.feed(raw[start : start + size])
+def test_many_brackets_are_not_many_levels():
+    assert problems(json.dumps({"kind": "A", "a": [[{}] * 3] * 3000, "b": "[" * 3000})) == []
 
-    assert [counted.line(number) for number in range(16)] == [1] * 5 + [2] * 5 + [3] * 5 + [4]
-    counted.line(11)
-    counted.forget()
-    assert [counted.line(number) for number in range(11, 16)] == [3] * 4 + [4]
+
+@pytest.mark.parametrize(
+    ("data", "number"),
+    [
+        ("kind: A\n---\nkind: B\n".encode("utf-16"), 2),
+        ("kind: A\n".encode("utf-16-le"), 0),
+        ('{"kind": "A"}\n'.encode("utf-16-le"), 0),
+    ],
+    ids=["yaml", "no-mark", "json"],
+)
+def test_utf_16_is_read_with_a_mark_and_else_a_problem(data, number):
+    assert (len(values(data)), bool(problems(data))) == (number, number == 0)
 
 
 @pytest.fixture
