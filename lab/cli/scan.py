@@ -293,8 +293,14 @@ def _scan_live(options: _Options) -> None:
     from lab.scan.live import LiveCluster, Unreachable
 
     cluster = LiveCluster(options.context, options.namespace)
-    if options.minor is None:
-        options.minor = cluster.minor()
+    try:
+        if options.minor is None:
+            options.minor = cluster.minor()
+    except Unreachable:
+        raise
+    except NodeError as error:
+        text = f"the API server's version is not known: {error}; give it by --cluster-version"
+        options.report.tell(Problem(file=cluster.name, line=0, text=text))
     try:
         ranges = cluster.limit_ranges()
     except Unreachable:

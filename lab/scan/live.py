@@ -58,11 +58,15 @@ class LiveCluster:
         self._owners: dict[str, tuple[str, str | None]] = {}
 
     def minor(self) -> int:
-        """Minor version of the API server, 36 for 1.36."""
+        """Minor version of the API server, 36 for 1.36; NodeError when it does not tell it."""
         from kubernetes import client
 
         found = self._call(client.VersionApi(self._client).get_code)
-        return minor_of_cluster(str(found.get("gitVersion")))
+        said = found.get("gitVersion") or f"{found.get('major')}.{found.get('minor')}"
+        try:
+            return minor_of_cluster(str(said))
+        except UsageError:
+            raise NodeError(f"its answer names none: {json.dumps(found)[:200]}") from None
 
     def limit_ranges(self) -> dict[str, list[Mapping[str, Any]]]:
         """LimitRanges by namespace; NodeError when they may not be listed."""

@@ -45,14 +45,14 @@ class Cluster:
         self.requests: list[tuple[str, str]] = []
         self.offences: list[str] = []
         self.page = 2
-        self.version = "v1.36.3"
+        self.version = (200, {"major": "1", "minor": "36", "gitVersion": "v1.36.3"})
 
     def answer(self, method, target):
         path, _, query = target.partition("?")
         options = dict(urllib.parse.parse_qsl(query))
         self.requests.append((path, query))
         if method == "GET" and path == "/version/":
-            return 200, {"major": "1", "minor": "36", "gitVersion": self.version}
+            return self.version
         plain = path
         namespace = None
         parts = path.split("/")
@@ -114,6 +114,39 @@ def run(capsys, *argv):
     code = scan.run_alone([*argv, "--json"], name="lab scan")
     out = capsys.readouterr().out
     return code, json.loads(out) if out else None
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ((200, {}), "its answer names none: {}"),
+        ((200, {"major": "", "minor": "", "gitVersion": None}), "its answer names none"),
+        ((200, {"gitVersion": "latest"}), "its answer names none"),
+        ((403, {"kind": "Status", "message": "no one may ask"}), "the cluster refused with 403: no one may ask"),
+        ((200, b"<html>"), "the cluster's answer is no JSON"),
+    ],
+    ids=["nothing", "empty", "other", "refused", "html"],
+)
+def test_a_version_that_is_not_known_is_told_and_the_rest_is_read(version, said, cluster, capsys):
+    cluster.version = version
+    cluster.lists["/api/v1/pods"] = [
+        {"metadata": meta("p", "p1"), "spec": SPEC, "status": {"qosClass": "BestEffort"}}
+    ]
+
+    code, data = run(capsys, "--live")
+    assert (code, data["cluster_version"]) == (2, None)
+    [finding] = data["findings"]
+    assert (finding["affected"], finding["today"], finding["classes"]["1.37+"]) == ("yes", None, "Burstable")
+    [problem] = data["problems"]
+    assert problem["text"].startswith(f"the API server's version is not known: {said}")
+    assert problem["text"].endswith("; give it by --cluster-version")
+    assert run(capsys, "--live", "--cluster-version", "1.36")[0] == 1
+
+
+def test_a_version_without_its_git_name_is_taken_from_its_parts(cluster, capsys):
+    cluster.version = (200, {"major": "1", "minor": "35+"})
+
+    assert run(capsys, "--live")[1]["cluster_version"] == "1.35"
 
 
 def test_pods_are_read_in_pages_with_their_owner_chain_and_stored_class(cluster, capsys):
