@@ -88,7 +88,9 @@ class PeopleOutput:
         for problem in report.problems:
             typer.echo(f"error: {output.printable(str(problem))}", err=True)
         self._print_rows()
-        lines = self._explanation.lines()
+        lines, width = self._explanation.lines(), console.terminal_columns()
+        if width is not None:
+            lines = [part for line in lines for part in people.folded(line, width) or [""]]
         if lines:
             typer.echo("\n".join([*lines, ""]))
         typer.echo(output.summary(report))

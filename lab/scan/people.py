@@ -49,20 +49,24 @@ def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 def entries(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     """The same as lines for a terminal of ``width`` columns, which are never folded inside a word.
 
-    What is longer than a line stands on one of its own, so that a terminal finds file and line in it.
+    File and line that are longer than a line stand on one of their own, whole.
     """
     for cells in rows:
-        where = f"{cells[WHERE]}:" if cells[OBJECT] != cells[WHERE] else ""
-        if where and len(where) + 1 + len(cells[OBJECT]) > width:
+        where = f"{cells[WHERE]}:"
+        if cells[OBJECT] == cells[WHERE]:
+            yield cells[WHERE]
+        elif len(where) + 1 + len(cells[OBJECT]) <= width:
+            yield f"{where} {cells[OBJECT]}"
+        else:
             yield where
-            where = ""
-        yield from _folded(f"{where} {cells[OBJECT]}".lstrip(), width, "" if where else "  ")
+            yield from folded(cells[OBJECT], width, "  ")
         parts = [f"{cells[OLD]} on 1.34-1.36, {cells[NEW]} on 1.37+"]
         parts += [f"{COLUMNS[number]}: {cells[number]}" for number in (TODAY, STORED, MADE_BY) if cells[number]]
-        yield from _folded("; ".join(parts), width, _INDENT)
+        yield from folded("; ".join(parts), width, _INDENT)
 
 
-def _folded(text: str, width: int, indent: str) -> list[str]:
+def folded(text: str, width: int, indent: str = "") -> list[str]:
+    """A text as lines of ``width`` columns, folded between words only; those after the first are indented."""
     return textwrap.wrap(
         text, width, initial_indent=indent, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
     )

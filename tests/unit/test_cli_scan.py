@@ -4,11 +4,15 @@ import io
 import json
 import subprocess
 import sys
+import weakref
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from lab.cli import scan
+from lab.cli import console, scan, scan_output
+from lab.scan.findings import findings_of
 from tests import scan_texts as texts
 
 
@@ -56,6 +60,70 @@ def test_the_human_form(folder, capsys):
     assert "Pod team/emp" in out
     assert "What mends it" in out
     assert out.endswith("4 objects read, 2 affected\n")
+
+
+@pytest.mark.parametrize(("width", "table"), [(80, False), (160, True)])
+def test_a_terminal_gets_the_table_where_it_fits(width, table, tmp_path, monkeypatch, capsys):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "deployment-of-the-web-servers.yaml").write_text(
+        "# Source: chart/templates/web.yaml\n" + texts.DEPLOYMENT
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "data_console", Console(force_terminal=True, color_system=None, width=width))
+
+    assert run("x") == 1
+    out = capsys.readouterr().out
+    assert ("\u2502" in out) == table
+    assert "x/deployment-of-the-web-servers.yaml:15" in out
+    assert "today" not in out
+    assert "stored" not in out.split("What they lose")[0]
+    assert all(len(line) <= width for line in out.splitlines())
+
+
+def test_any_number_of_findings_is_printed_as_they_come(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(scan_output, "MAX_ROWS", 10)
+    monkeypatch.setattr(scan_output, "_BLOCK", 2000)
+    names = [f"pod-{number}" for number in range(25)]
+    (tmp_path / "x.yaml").write_text("---\n".join(texts.POD.replace("emp", name) for name in names))
+    (tmp_path / "y.yaml").write_text("a: [\n")
+
+    assert run(tmp_path) == 2
+    out = capsys.readouterr().out
+    assert [out.count(f"Pod team/{name} ") for name in names] == [1] * 25
+    assert out.count("ffected pod specs") == 3
+    assert "[Pod" not in out
+    assert out.endswith("25 objects read, 25 affected, 1 problem in reading\n")
+
+    pieces = []
+    monkeypatch.setattr(scan_output.typer, "echo", lambda text, **_: pieces.append(text))
+    for flag in ("--json", "--sarif"):
+        pieces.clear()
+        run(tmp_path, flag)
+        data = json.loads("".join(pieces))
+        found = data["findings"] if flag == "--json" else data["runs"][0]["results"]
+        assert [name in json.dumps(each) for name, each in zip(names, found, strict=True)] == [True] * 25
+        assert len(pieces) > 5
+        assert max(map(len, pieces)) < 8000
+
+
+def test_findings_are_not_held(tmp_path, monkeypatch, capsys):
+    made, most = [], 0
+
+    class Watched(scan.Finding):
+        __slots__ = ("__weakref__",)
+
+    def watch(item, **more):
+        nonlocal most
+        found = [Watched(**{f.name: getattr(each, f.name) for f in fields(each)}) for each in findings_of(item, **more)]
+        made.extend(map(weakref.ref, found))
+        most = max(most, sum(each() is not None for each in made))
+        return found
+
+    monkeypatch.setattr(scan, "findings_of", watch)
+    (tmp_path / "x.yaml").write_text("---\n".join([texts.POD] * 50))
+    for flags in (["--json"], ["--sarif"], []):
+        assert run(tmp_path / "x.yaml", *flags) == 1
+    assert 1 <= most <= 3
 
 
 def test_problems_go_to_standard_error(folder, capsys):

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from lab.cli import console
 from lab.scan import output, people
 from lab.scan.findings import findings_of
 from lab.scan.output import Report
@@ -141,6 +143,53 @@ def test_the_table_shows_what_is_told():
     assert all(len(row) == len(people.COLUMNS) for row in rows)
     assert [row[0] for row in rows] == ["Pod n/p", "Pod n/live", "t.yaml:1", "GitLab Runner (without a name)"]
     assert rows[1][4:6] == ["BestEffort", "BestEffort (wrong)"]
+
+
+def test_columns_without_content_are_left_out():
+    files, live = [people.row(finding) for finding in some_findings()[:2]]
+
+    assert people.table([files]) == (
+        ["object", "where", "on 1.34-1.36", "on 1.37+"],
+        [["Pod n/p", "a b/x.yaml:4", "BestEffort", "Burstable"]],
+    )
+    columns, rows = people.table([files, live])
+    assert columns == ["object", "where", "on 1.34-1.36", "on 1.37+", "today", "stored"]
+    assert [cells[4:] for cells in rows] == [["-", "-"], ["BestEffort", "BestEffort (wrong)"]]
+
+
+def test_the_width_of_a_table_is_that_of_what_is_printed(capsys, monkeypatch):
+    columns, rows = people.table([["Pod \u6771\u4eac", "x.yaml:4", "BestEffort", "Burstable", "", "", "Helm"]])
+    console.print_table("t", columns, rows)
+
+    printed = capsys.readouterr().out.splitlines()[1]
+    assert people.table_width(columns, rows) == len(printed)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_list_breaks_neither_words_nor_file_and_line(width):
+    where = "deploy/" * 20 + "web.yaml:1234"
+    rows = [
+        ["Deployment production/web", where, "BestEffort", "Burstable", "BestEffort", "BestEffort (wrong)", "Helm a/b"],
+        ["Pod p", "x.yaml:4", "possibly BestEffort", "by its containers", "", "", ""],
+        ["t.yaml:1", "t.yaml:1", "possibly BestEffort", "by its containers", "", "", ""],
+    ]
+    lines = list(people.entries(rows, width))
+
+    assert all(len(line) <= width or " " not in line.strip() for line in lines)
+    assert lines[0] == f"{where}:"
+    assert "x.yaml:4: Pod p" in lines
+    assert "t.yaml:1" in lines
+    text = " ".join(" ".join(lines).split())
+    assert "BestEffort on 1.34-1.36, Burstable on 1.37+; today: BestEffort; stored: BestEffort (wrong); made by" in text
+
+
+def test_texts_without_end_are_counted_and_not_held():
+    findings = [replace(some_findings()[0], note=f"note {number}", name="p") for number in range(3 * people.MAX_TEXTS)]
+    lines = explained(findings)
+
+    assert sum("note" in line for line in lines) == people.MAX_TEXTS
+    assert lines[-1] == f"  - and other texts, {2 * people.MAX_TEXTS} in all, which --json shows"
+    assert sum("remove the key" in line for line in lines) == 1
 
 
 def test_texts_are_said_once_and_what_is_not_for_all_names_its_objects():
