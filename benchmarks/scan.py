@@ -5,7 +5,8 @@ as a directory of files. Each round starts every program once, in turn, as a use
 wall and of processor time, start-up included, and the largest memory. The two linters look for other things (none
 reads a pod-level block), so they say what reading such manifests costs a common tool; jq does the search of the
 article, in the wider form that finds templates too. A program that is not there is named and left out. ``--big GB``
-adds the memory for a long stream.
+adds the memory for a long stream, ``--affected`` that for a stream in which every object is affected, which is where
+the findings themselves would fill it.
 """
 
 from __future__ import annotations
@@ -152,9 +153,9 @@ def measure(command: list[str], feed: Callable[[Any], None] | None = None) -> tu
     return time.perf_counter() - started, usage.ru_utime + usage.ru_stime, usage.ru_maxrss
 
 
-def long_stream(kind: str, size: int) -> Callable[[Any], None]:
+def long_stream(kind: str, size: int, *, affected: bool = False) -> Callable[[Any], None]:
     """A writer of one List of about ``size`` bytes."""
-    item = manifest(1, random.Random(1), affected=False)
+    item = manifest(1, random.Random(1), affected=affected)
 
     def write(stream: Any) -> None:
         with stream:
@@ -180,6 +181,7 @@ def main() -> None:
     options.add_argument("--count", type=int, default=10_000, help="manifests")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--big", type=float, default=0.0, metavar="GB", help="also scan one List of this size")
+    options.add_argument("--affected", type=float, default=0.0, metavar="GB", help="and one List, all affected")
     options.add_argument("--no-verb", dest="verb", action="store_false", help="leave out `lab scan`")
     options.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     given = options.parse_args()
@@ -207,6 +209,13 @@ def main() -> None:
         headers = [f"List of {given.big:g} GB", "wall s", "processor s", "MiB"]
         table = [[kind, f"{wall:.0f}", f"{used:.0f}", memory >> 10] for kind, wall, used, memory in big]
         print(tabulate(table, headers=headers))
+    if given.affected:
+        rows = []
+        for flags in (["--json"], ["--sarif"], []):
+            command = [sys.executable, "-m", "lab.cli.scan", *flags, "-"]
+            wall, used, memory = measure(command, long_stream("JSON", int(given.affected * 1e9), affected=True))
+            rows.append([" ".join(flags) or "table", f"{wall:.0f}", f"{used:.0f}", memory >> 10])
+        print(tabulate(rows, headers=[f"{given.affected:g} GB, all affected", "wall s", "processor s", "MiB"]))
 
 
 if __name__ == "__main__":
