@@ -15,6 +15,7 @@ from typing import Any
 from lab.model import JSON
 from lab.qos import Behaviour, classify, is_pod_level_resources_set, stored_class
 from lab.scan import advice
+from lab.scan.losses import losses, standing_of
 from lab.scan.producers import Producer, producer_of
 from lab.scan.records import COMPLETED_BLOCK, EMPTY_BLOCK, NO_EFFECT, POSTED_CLASS, STORED_CLASS, Item
 from lab.scan.workloads import PodSite, kind_of, pod_sites
@@ -27,6 +28,10 @@ VERSIONS = (Behaviour.BEFORE_1_34, Behaviour.EMPTY_BLOCK_SHADOWS, Behaviour.FIXE
 _POSTED = "the manifest has a status, whose class is stored unread up to 1.36"
 _UNREAD = {Behaviour.BEFORE_1_34: 33, Behaviour.EMPTY_BLOCK_SHADOWS: 36}
 """Behaviours under which an API server stores a class that was posted, with a version of each."""
+
+
+_MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of the pod that stands for a static one in the API server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +191,19 @@ def _finding(
         stored_wrong=None if stored is None else stored != right,
         owners=() if owner is None else (f"{owner.get('kind')}/{owner.get('name')}",),
         producer=producer,
-        loses=advice.losses(site.spec, wrong, right, ranges) if affected else (),
+        loses=_losses(item, site, wrong if stored is None else stored, right, ranges) if affected else (),
         fixes=fixes if told else (),
         no_help=advice.no_help(empty=empty) if told else (),
         source=item.source,
     )
+
+
+def _losses(item: Item, site: PodSite, has: str, right: str, ranges: LimitRanges) -> tuple[str, ...]:
+    """What a pod of class ``has`` has otherwise; nothing when it has the right one."""
+    kind = kind_of(item.value, item.kind)
+    annotations = _mapping(site.metadata, "annotations")
+    standing = standing_of(site.spec, mirror=kind == "Pod" and _MIRROR in annotations, daemon=kind == "DaemonSet")
+    return () if has == right else losses(site.spec, has, right, ranges, standing=standing)
 
 
 def _verdict(site: PodSite, differs: bool, empty: bool) -> tuple[bool | None, str]:

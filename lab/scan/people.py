@@ -88,7 +88,7 @@ class Explanation:
         self._wrong = 0
         self._left_out: dict[str, int] = {}
         self._texts: dict[str, dict[str, _Said]] = {
-            "What they lose by the class of 1.34-1.36": {},
+            "What the wrong class makes otherwise": {},
             "What mends it (one is enough)": {},
             "What does not help": {},
             "Notes": {},
