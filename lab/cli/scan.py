@@ -288,8 +288,6 @@ def _scan_chart(options: _Options, chart: str) -> None:
 
 
 def _scan_live(options: _Options) -> None:
-    from dataclasses import replace
-
     from lab.scan.live import LiveCluster, Unreachable
 
     cluster = LiveCluster(options.context, options.namespace)
@@ -313,8 +311,8 @@ def _scan_live(options: _Options) -> None:
             options.report.tell(found)
             continue
         namespace = (found.value.get("metadata") or {}).get("namespace", "")
-        for finding in _judge(options, found, ranges.get(namespace, ()), live=True):
-            options.add([replace(finding, owners=cluster.owners(found.value))])
+        owners = cluster.owners(found.value)
+        options.add(_judge(options, found, ranges.get(namespace, ()), live=True, owners=owners))
 
 
 def _take(options: _Options, found: Iterator[Item | Problem]) -> list[tuple[int, int]]:
@@ -336,12 +334,19 @@ def _wanted(options: _Options, finding: Finding) -> bool:
     return options.namespace is None or finding.namespace in (None, options.namespace)
 
 
-def _judge(options: _Options, item: Item, ranges: Sequence[Any] = (), *, live: bool = False) -> list[Finding]:
+def _judge(
+    options: _Options,
+    item: Item,
+    ranges: Sequence[Any] = (),
+    *,
+    live: bool = False,
+    owners: tuple[str, ...] | None = None,
+) -> list[Finding]:
     """Findings of one object; what cannot be judged becomes a problem. Text that is no mapping counts as no object."""
     report = options.report
     report.objects += isinstance(item.value, dict)
     try:
-        found = findings_of(item, minor=options.minor, limit_ranges=ranges, live=live)
+        found = findings_of(item, minor=options.minor, limit_ranges=ranges, live=live, owners=owners)
         for text in embedded_configurations(item):
             found += runner_findings(text, item.file, item.place.line())
     except TooManyNodes:

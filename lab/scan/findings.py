@@ -104,21 +104,27 @@ class Finding:
 
 
 def findings_of(
-    item: Item, *, minor: int | None = None, limit_ranges: LimitRanges = (), live: bool = False
+    item: Item,
+    *,
+    minor: int | None = None,
+    limit_ranges: LimitRanges = (),
+    live: bool = False,
+    owners: tuple[str, ...] | None = None,
 ) -> list[Finding]:
     """Findings of one object.
 
     ``minor`` is the version that runs today (36 for 1.36), None when it is not known. ``live`` says that the object
     comes from a cluster: the class in a pod's status is then the stored one, and else what a manifest would post.
     ``limit_ranges`` are those of the object's namespace; a live pod has had them applied already and is judged without.
-    ParseError for a pod spec with a
-    block that cannot be classified, TooManyNodes for an object that is too large to search.
+    ``owners`` is the object's owner chain where more of it is known than the object says. ParseError for a pod spec
+    with a block that cannot be classified, TooManyNodes for an object that is too large to search.
     """
     found = []
     for site in pod_sites(item.value, item.kind):
         status = _status_class(item, site)
         if site.spec.get("resources") is not None or status is not None:
-            found.append(_finding(item, site, minor, () if live and status is not None else limit_ranges, status, live))
+            ranges = () if live and status is not None else limit_ranges
+            found.append(_finding(item, site, minor, ranges, status, live, owners))
     return [finding for finding in found if finding is not None]
 
 
@@ -143,36 +149,51 @@ def _status_class(item: Item, site: PodSite) -> str | None:
     return (_text(_mapping(item.value, "status").get("qosClass")) or None) if whole else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    """What a site comes to: see :class:`Finding`. ``wrong`` is the class of 1.34-1.36, or one that is stored."""
+
+    classes: Mapping[str, str]
+    wrong: str
+    right: str
+    affected: bool | None
+    reason: str
+    note: str
+
+
 def _finding(
-    item: Item, site: PodSite, minor: int | None, ranges: LimitRanges, status: str | None, live: bool
+    item: Item,
+    site: PodSite,
+    minor: int | None,
+    ranges: LimitRanges,
+    status: str | None,
+    live: bool,
+    owners: tuple[str, ...] | None,
 ) -> Finding | None:
     """The finding of a site; None for a pod without a block whose class is the right one."""
     value = item.value
     stored, posted = (status, None) if live else (None, status)
     sent = {"spec": site.spec, "status": {"qosClass": posted}}
-    classes = {behaviour.label: classify(site.spec, behaviour, ranges) for behaviour in VERSIONS}
-    computed = classes[Behaviour.EMPTY_BLOCK_SHADOWS.label]
-    for behaviour, version in _UNREAD.items():
-        classes[behaviour.label] = stored_class(sent, version, {}, ranges)
-    wrong, right = classes[Behaviour.EMPTY_BLOCK_SHADOWS.label], classes[Behaviour.FIXED.label]
-    block = site.spec.get("resources")
-    empty = block is not None and not is_pod_level_resources_set(block)
-    affected, note = _verdict(site, wrong != right, empty)
-    reason = EMPTY_BLOCK if empty else COMPLETED_BLOCK if affected else NO_EFFECT
-    if computed == right and wrong != right:
-        reason = POSTED_CLASS
-    elif computed != right and wrong == right:
-        affected, note = False, f"{_POSTED}; without it the block would give {computed} there"
-    elif stored is not None and wrong == right != stored:
-        affected, note, reason, wrong = True, "", STORED_CLASS, stored
-    if block is None and affected is not True:
+    verdict = _verdict(site, sent, stored, ranges)
+    if site.spec.get("resources") is None and verdict.affected is not True:
         return None
-    told = affected is not False
     path, owner = dotted(site.path), owner_of(value)
+    if owners is None:
+        owners = () if owner is None else (f"{owner.get('kind')}/{owner.get('name')}",)
+    wrong, right = verdict.wrong if stored is None else stored, verdict.right
     producer = producer_of(value, site, item.source)
-    fixes = advice.fixes(
-        reason=reason, path=path, producer=producer, live=stored is not None, posted=posted is not None
+    static = kind_of(value, item.kind) == "Pod" and _MIRROR in _mapping(site.metadata, "annotations")
+    case = advice.Case(
+        reason=verdict.reason,
+        path=path,
+        right=right,
+        minor=minor,
+        producer=producer,
+        posted=posted is not None,
+        pod=None if stored is None else advice.LivePod(owners=owners, wrong=stored != right, static=static),
     )
+    told = verdict.affected is not False
+    standing = standing_of(site.spec, mirror=static, daemon=kind_of(value, item.kind) == "DaemonSet")
     metadata = _mapping(value, "metadata")
     return Finding(
         file=item.file,
@@ -182,31 +203,45 @@ def _finding(
         namespace=_text(metadata.get("namespace")),
         name=_text(metadata.get("name")) or _text(metadata.get("generateName")),
         path=path,
-        affected=affected,
-        reason=reason,
-        note=note,
-        classes=classes,
+        affected=verdict.affected,
+        reason=verdict.reason,
+        note=verdict.note,
+        classes=verdict.classes,
         today=None if minor is None else stored_class(sent, minor, {}, ranges),
         stored=stored,
         stored_wrong=None if stored is None else stored != right,
-        owners=() if owner is None else (f"{owner.get('kind')}/{owner.get('name')}",),
+        owners=owners,
         producer=producer,
-        loses=_losses(item, site, wrong if stored is None else stored, right, ranges) if affected else (),
-        fixes=fixes if told else (),
-        no_help=advice.no_help(empty=empty) if told else (),
+        loses=losses(site.spec, wrong, right, ranges, standing=standing) if told and wrong != right else (),
+        fixes=advice.fixes(case) if told else (),
+        no_help=advice.no_help(case) if told else (),
         source=item.source,
     )
 
 
-def _losses(item: Item, site: PodSite, has: str, right: str, ranges: LimitRanges) -> tuple[str, ...]:
-    """What a pod of class ``has`` has otherwise; nothing when it has the right one."""
-    kind = kind_of(item.value, item.kind)
-    annotations = _mapping(site.metadata, "annotations")
-    standing = standing_of(site.spec, mirror=kind == "Pod" and _MIRROR in annotations, daemon=kind == "DaemonSet")
-    return () if has == right else losses(site.spec, has, right, ranges, standing=standing)
+def _verdict(site: PodSite, sent: Mapping[str, Any], stored: str | None, ranges: LimitRanges) -> _Verdict:
+    """Judge a site; ``sent`` is the pod that goes to the API server, ``stored`` the class of a live pod."""
+    classes = {behaviour.label: classify(site.spec, behaviour, ranges) for behaviour in VERSIONS}
+    computed = classes[Behaviour.EMPTY_BLOCK_SHADOWS.label]
+    for behaviour, version in _UNREAD.items():
+        classes[behaviour.label] = stored_class(sent, version, {}, ranges)
+    wrong, right = classes[Behaviour.EMPTY_BLOCK_SHADOWS.label], classes[Behaviour.FIXED.label]
+    block = site.spec.get("resources")
+    empty = block is not None and not is_pod_level_resources_set(block)
+    affected, note = _affected(site, wrong != right, empty)
+    reason = EMPTY_BLOCK if empty else COMPLETED_BLOCK if affected else NO_EFFECT
+    if computed == right and wrong != right:
+        reason = POSTED_CLASS
+    elif computed != right and wrong == right:
+        affected, note = False, f"{_POSTED}; without it the block would give {computed} there"
+    elif stored is not None and wrong == right != stored:
+        affected, note, reason, wrong = True, "", STORED_CLASS, stored
+    elif affected and stored == right:
+        note = f"the stored class is right; an API server 1.34-1.36 gives {wrong} to the pod that replaces this one"
+    return _Verdict(classes=classes, wrong=wrong, right=right, affected=affected, reason=reason, note=note)
 
 
-def _verdict(site: PodSite, differs: bool, empty: bool) -> tuple[bool | None, str]:
+def _affected(site: PodSite, differs: bool, empty: bool) -> tuple[bool | None, str]:
     """Whether a site is affected, None for possibly, and what there is to say about it."""
     if differs:
         return True, "" if site.built_in else "a template of a custom resource: its operator may change the pod"

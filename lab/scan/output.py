@@ -257,7 +257,8 @@ def _rule(identity: str, text: str) -> JSON:
         "shortDescription": {"text": text},
         "fullDescription": {"text": "Kubernetes 1.34-1.36 give such a pod another QoS class than 1.37 does."},
         "help": {
-            "text": "Remove the pod-level key, set real requests and limits for cpu and memory in it, delete a status "
+            "text": "Remove the pod-level key, set real requests and limits for cpu and memory in it (not in a pod "
+            "that is to get exclusive CPUs: the static managers pass over pods with pod-level values), delete a status "
             "that the manifest carries, or upgrade to 1.37 and recreate the pods."
         },
     }

@@ -58,8 +58,8 @@ def runner_fix() -> str:
     """What to do about job pods of GitLab Runner."""
     return (
         f"upgrade GitLab Runner to {RUNNER_FIXED} or later; until then set {', '.join(RUNNER_KEYS[:-1])} "
-        f"and {RUNNER_KEYS[-1]} under [runners.kubernetes] (real pod-level values; the limits "
-        "then hold for the job pod as a whole)"
+        f"and {RUNNER_KEYS[-1]} under [runners.kubernetes] (real pod-level values: the limits "
+        "then hold for the job pod as a whole, and the static CPU and memory managers pass over it)"
     )
 
 

@@ -247,18 +247,6 @@ def test_a_status_without_a_class_or_of_a_right_one_is_no_finding():
     assert findings_of(item(pod(BARE, status={"qosClass": "Burstable"}))) == []
 
 
-def test_setting_values_means_requests_and_limits():
-    """Requests alone over containers with limits are affected again, so they are no fix."""
-    both = {"cpu": "1", "memory": "1Gi"}
-    containers = [{"name": "a", "resources": {"limits": both}}]
-    [finding] = findings_of(item(pod({"resources": {}, "containers": containers})))
-
-    [text] = [text for text in finding.fixes if text.startswith("set it")]
-    assert "requests and limits" in text
-    assert affected({"resources": {"requests": both}, "containers": containers})
-    assert not affected({"resources": {"requests": both, "limits": both}, "containers": containers})
-
-
 @pytest.mark.parametrize(
     "spec",
     [

@@ -169,7 +169,18 @@ def test_pods_are_read_in_pages_with_their_owner_chain_and_stored_class(cluster,
     assert {tuple(finding["owners"]) for finding in data["findings"]} == {("ReplicaSet/web-1", "Deployment/web")}
     assert [finding["stored_wrong"] for finding in data["findings"]] == [False, True, True, True, True]
     assert {finding["today"] for finding in data["findings"]} == {"BestEffort"}
+    assert {finding["fixes"][0].partition(",")[0] for finding in data["findings"]} == {
+        "change the template of Deployment/web"
+    }
     assert sum(path == "/api/v1/pods" for path, _ in cluster.requests) == 3
+
+
+def test_from_1_37_on_the_advice_for_a_pod_is_to_recreate_it(cluster, capsys):
+    cluster.version = "v1.37.2"
+    cluster.lists["/api/v1/pods"] = [{"metadata": meta("a", "a"), "spec": SPEC, "status": {"qosClass": "BestEffort"}}]
+
+    _, data = run(capsys, "--live")
+    assert [finding["fixes"] for finding in data["findings"]] == [["recreate the pod"]]
 
 
 def test_a_controlled_replica_set_is_told_once_by_its_deployment(cluster, capsys):

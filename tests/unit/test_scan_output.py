@@ -195,7 +195,7 @@ def test_texts_without_end_are_counted_and_not_held():
 def test_texts_are_said_once_and_what_is_not_for_all_names_its_objects():
     lines = explained(some_findings())
 
-    assert len([line for line in lines if "remove the key" in line]) == 1
+    assert len([line for line in lines if "a LimitRange:" in line]) == 1
     assert any("[Pod n/p, Pod n/live]" in line for line in lines)
     assert "1 live pod has the wrong class stored" in lines[-1]
     assert explained([]) == []
