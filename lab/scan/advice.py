@@ -38,7 +38,7 @@ class Case:
     ``reason`` is that of the finding, ``path`` leads to the pod spec, ``right`` is the class that 1.37 gives. ``minor``
     is the version that runs today, None when it is not known. ``posted`` says that a manifest has a status with a
     class, which an API server up to 1.36 stores unread: nothing else in the manifest helps there before the status is
-    gone. ``pod`` is None for what is no live pod.
+    gone. ``refused`` says that API servers refuse the block. ``pod`` is None for what is no live pod.
     """
 
     reason: str
@@ -47,6 +47,7 @@ class Case:
     minor: int | None
     producer: Producer | None = None
     posted: bool = False
+    refused: bool = False
     pod: LivePod | None = None
 
     @property
@@ -68,6 +69,8 @@ def fixes(case: Case) -> tuple[str, ...]:
         )
     if case.reason == POSTED_CLASS:
         return (_NO_STATUS, upgrade)
+    if case.refused:
+        return (f"remove the key, or all in it but cpu, memory and huge pages: no `resources` in {case.path}",)
     found = [case.producer.fix] if case.producer is not None and case.producer.fix else []
     found += _changes(case, f"no `resources` in {case.path} (in a template: render it only when it has content)")
     if case.posted:
@@ -78,6 +81,8 @@ def fixes(case: Case) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=1024)
 def no_help(case: Case) -> tuple[str, ...]:
     """What looks like a fix and is none."""
+    if case.refused:
+        return ("an upgrade: 1.37 refuses such a block too",)
     found = []
     if case.reason == EMPTY_BLOCK and not (case.pod and case.fixed_here):
         found.append("requests or limits on the containers: an empty block hides them")

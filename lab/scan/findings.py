@@ -14,6 +14,7 @@ from typing import Any
 
 from lab.model import JSON
 from lab.qos import Behaviour, classify, is_pod_level_resources_set, stored_class
+from lab.qos_defaults import amounts, is_pod_level_resource
 from lab.scan import advice
 from lab.scan.losses import losses, standing_of
 from lab.scan.producers import Producer, producer_of
@@ -30,6 +31,7 @@ _UNREAD = {Behaviour.BEFORE_1_34: 33, Behaviour.EMPTY_BLOCK_SHADOWS: 36}
 """Behaviours under which an API server stores a class that was posted, with a version of each."""
 
 
+_CLAIMS = "claims"
 _MIRROR = "kubernetes.io/config.mirror"
 """Annotation of the pod that stands for a static one in the API server."""
 
@@ -159,6 +161,7 @@ class _Verdict:
     affected: bool | None
     reason: str
     note: str
+    refused: bool
 
 
 def _finding(
@@ -190,9 +193,11 @@ def _finding(
         minor=minor,
         producer=producer,
         posted=posted is not None,
+        refused=verdict.refused,
         pod=None if stored is None else advice.LivePod(owners=owners, wrong=stored != right, static=static),
     )
     told = verdict.affected is not False
+    pods = told and not verdict.refused
     standing = standing_of(site.spec, mirror=static, daemon=kind_of(value, item.kind) == "DaemonSet")
     metadata = _mapping(value, "metadata")
     return Finding(
@@ -212,7 +217,7 @@ def _finding(
         stored_wrong=None if stored is None else stored != right,
         owners=owners,
         producer=producer,
-        loses=losses(site.spec, wrong, right, ranges, standing=standing) if told and wrong != right else (),
+        loses=losses(site.spec, wrong, right, ranges, standing=standing) if pods and wrong != right else (),
         fixes=advice.fixes(case) if told else (),
         no_help=advice.no_help(case) if told else (),
         source=item.source,
@@ -227,7 +232,8 @@ def _verdict(site: PodSite, sent: Mapping[str, Any], stored: str | None, ranges:
         classes[behaviour.label] = stored_class(sent, version, {}, ranges)
     wrong, right = classes[Behaviour.EMPTY_BLOCK_SHADOWS.label], classes[Behaviour.FIXED.label]
     block = site.spec.get("resources")
-    empty = block is not None and not is_pod_level_resources_set(block)
+    refused = _refused_names(block)
+    empty = block is not None and not is_pod_level_resources_set(block) and not set(refused) - {_CLAIMS}
     affected, note = _affected(site, wrong != right, empty)
     reason = EMPTY_BLOCK if empty else COMPLETED_BLOCK if affected else NO_EFFECT
     if computed == right and wrong != right:
@@ -238,7 +244,23 @@ def _verdict(site: PodSite, sent: Mapping[str, Any], stored: str | None, ranges:
         affected, note, reason, wrong = True, "", STORED_CLASS, stored
     elif affected and stored == right:
         note = f"the stored class is right; an API server 1.34-1.36 gives {wrong} to the pod that replaces this one"
-    return _Verdict(classes=classes, wrong=wrong, right=right, affected=affected, reason=reason, note=note)
+    if refused:
+        note = f"an API server 1.34 or later refuses this block: {', '.join(refused)} may not stand at pod level"
+    return _Verdict(
+        classes=classes, wrong=wrong, right=right, affected=affected, reason=reason, note=note, refused=bool(refused)
+    )
+
+
+def _refused_names(block: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """What of a block no API server takes that does not drop the block (``validatePodResources``).
+
+    ``pkg/apis/core/validation/validation.go``, the same from 1.34 to 1.37: claims, an empty list too, and all resources
+    but cpu, memory and huge pages.
+    """
+    if block is None:
+        return ()
+    names = [name for key in ("requests", "limits") for name in amounts(block, key) if not is_pod_level_resource(name)]
+    return tuple(dict.fromkeys([*names, *([_CLAIMS] if block.get(_CLAIMS) is not None else [])]))
 
 
 def _affected(site: PodSite, differs: bool, empty: bool) -> tuple[bool | None, str]:

@@ -152,6 +152,26 @@ def test_an_empty_block_over_nothing_is_not_affected_and_says_what_would_change_
     assert (finding.fixes, finding.loses) == ((), ())
 
 
+@pytest.mark.parametrize(
+    ("block", "containers", "reason", "affected"),
+    [
+        ({"limits": {"nvidia.com/gpu": 1}}, {"limits": {"memory": 1}}, NO_EFFECT, False),
+        ({"requests": {"ephemeral-storage": "1Gi"}}, RESOURCES, COMPLETED_BLOCK, True),
+        ({"requests": {"nvidia.com/gpu": 1}}, {}, NO_EFFECT, False),
+        ({"limits": {"cpu": 1, "nvidia.com/gpu": 1}}, {}, NO_EFFECT, False),
+        ({"claims": [{"name": "x"}]}, RESOURCES, EMPTY_BLOCK, True),
+        ({"claims": []}, RESOURCES, EMPTY_BLOCK, True),
+    ],
+)  # fmt: skip
+def test_a_block_that_api_servers_refuse_is_told_as_such(block, containers, reason, affected):
+    [finding] = findings_of(item(pod({"resources": block, "containers": [{"name": "a", "resources": containers}]})))
+
+    assert (finding.reason, finding.affected, finding.loses) == (reason, affected, ())
+    assert finding.note.startswith("an API server 1.34 or later refuses this block")
+    assert ("nvidia.com/gpu" in finding.note) == ("nvidia.com/gpu" in str(block))
+    assert not any("upgrade" in text for text in finding.fixes)
+
+
 def test_real_values_are_without_effect():
     block = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
     [finding] = findings_of(item(pod({**SPEC, "resources": block})))
