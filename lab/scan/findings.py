@@ -147,8 +147,13 @@ def owner_of(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _status_class(item: Item, site: PodSite) -> str | None:
     """``status.qosClass`` of a pod; None for anything else, and where it is empty."""
-    whole = kind_of(item.value, item.kind) == "Pod" and site.path == ("spec",)
-    return (_text(_mapping(item.value, "status").get("qosClass")) or None) if whole else None
+    whole = _kind(item, site) == "Pod" and site.holder.get("spec") is site.spec
+    return (_text(_mapping(site.holder, "status").get("qosClass")) or None) if whole else None
+
+
+def _kind(item: Item, site: PodSite) -> str | None:
+    """Kind of the object that a spec belongs to."""
+    return kind_of(site.holder, item.kind if site.holder is item.value else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,18 +179,18 @@ def _finding(
     owners: tuple[str, ...] | None,
 ) -> Finding | None:
     """The finding of a site; None for a pod without a block whose class is the right one."""
-    value = item.value
+    value, kind = site.holder, _kind(item, site)
     stored, posted = (status, None) if live else (None, status)
     sent = {"spec": site.spec, "status": {"qosClass": posted}}
-    verdict = _verdict(site, sent, stored, ranges)
+    verdict = _verdict(site, None if value is item.value else item.value, sent, stored, ranges)
     if site.spec.get("resources") is None and verdict.affected is not True:
         return None
     path, owner = dotted(site.path), owner_of(value)
     if owners is None:
         owners = () if owner is None else (f"{owner.get('kind')}/{owner.get('name')}",)
     wrong, right = verdict.wrong if stored is None else stored, verdict.right
-    producer = producer_of(value, site, item.source)
-    static = kind_of(value, item.kind) == "Pod" and _MIRROR in _mapping(site.metadata, "annotations")
+    producer = producer_of(item.value, site, item.source)
+    static = kind == "Pod" and _MIRROR in _mapping(site.metadata, "annotations")
     case = advice.Case(
         reason=verdict.reason,
         path=path,
@@ -198,13 +203,13 @@ def _finding(
     )
     told = verdict.affected is not False
     pods = told and not verdict.refused
-    standing = standing_of(site.spec, mirror=static, daemon=kind_of(value, item.kind) == "DaemonSet")
+    standing = standing_of(site.spec, mirror=static, daemon=kind == "DaemonSet")
     metadata = _mapping(value, "metadata")
     return Finding(
         file=item.file,
         line=item.place.line_of((*site.path, "resources")) or None,
         api_version=_text(value.get("apiVersion")),
-        kind=kind_of(value, item.kind),
+        kind=kind,
         namespace=_text(metadata.get("namespace")),
         name=_text(metadata.get("name")) or _text(metadata.get("generateName")),
         path=path,
@@ -224,8 +229,18 @@ def _finding(
     )
 
 
-def _verdict(site: PodSite, sent: Mapping[str, Any], stored: str | None, ranges: LimitRanges) -> _Verdict:
-    """Judge a site; ``sent`` is the pod that goes to the API server, ``stored`` the class of a live pod."""
+def _verdict(
+    site: PodSite,
+    outer: Mapping[str, Any] | None,
+    sent: Mapping[str, Any],
+    stored: str | None,
+    ranges: LimitRanges,
+) -> _Verdict:
+    """Judge a site.
+
+    ``outer`` is the object in which the site's own object stands, None for one by itself. ``sent`` is the pod that goes
+    to the API server, ``stored`` the class of a live pod.
+    """
     classes = {behaviour.label: classify(site.spec, behaviour, ranges) for behaviour in VERSIONS}
     computed = classes[Behaviour.EMPTY_BLOCK_SHADOWS.label]
     for behaviour, version in _UNREAD.items():
@@ -234,7 +249,7 @@ def _verdict(site: PodSite, sent: Mapping[str, Any], stored: str | None, ranges:
     block = site.spec.get("resources")
     refused = _refused_names(block)
     empty = block is not None and not is_pod_level_resources_set(block) and not set(refused) - {_CLAIMS}
-    affected, note = _affected(site, wrong != right, empty)
+    affected, note = _affected(site, outer, wrong != right, empty)
     reason = EMPTY_BLOCK if empty else COMPLETED_BLOCK if affected else NO_EFFECT
     if computed == right and wrong != right:
         reason = POSTED_CLASS
@@ -263,9 +278,15 @@ def _refused_names(block: Mapping[str, Any] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*names, *([_CLAIMS] if block.get(_CLAIMS) is not None else [])]))
 
 
-def _affected(site: PodSite, differs: bool, empty: bool) -> tuple[bool | None, str]:
+def _affected(
+    site: PodSite, outer: Mapping[str, Any] | None, differs: bool, empty: bool
+) -> tuple[bool | None, str]:
     """Whether a site is affected, None for possibly, and what there is to say about it."""
     if differs:
+        if outer is not None:
+            name = _text(_mapping(outer, "metadata").get("name"))
+            whole = " ".join(part for part in (kind_of(outer), name) if part) or "another object"
+            return True, f"inside {whole}: what makes the object of it may change the pod"
         return True, "" if site.built_in else "a template of a custom resource: its operator may change the pod"
     if not empty:
         return False, ""

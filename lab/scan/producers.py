@@ -64,8 +64,11 @@ def runner_fix() -> str:
 
 
 def producer_of(value: Mapping[str, Any], site: PodSite, source: str | None) -> Producer | None:
-    """Producer of a pod spec; None when nothing tells it. ``source`` is the template that Helm names in its output."""
-    marks = _marks(value.get("metadata"), site.metadata)
+    """Producer of a pod spec; None when nothing tells it. ``source`` is the template that Helm names in its output.
+
+    Marks of the whole ``value`` count, of the object inside it that the spec belongs to, and of the pod's template.
+    """
+    marks = _marks(value.get("metadata"), site.holder.get("metadata"), site.metadata)
     if any(name in marks for name in _GITLAB):
         # The helper image carries the runner's own version.
         versions = (match[1] for image in _images(site.spec) if (match := _HELPER.search(image)))
@@ -88,7 +91,7 @@ def _images(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _marks(*metadata: Any) -> dict[str, str]:
-    """Labels and annotations of the object and of its pod template together."""
+    """Labels and annotations of objects and pod template together; the later ones win."""
     found: dict[str, str] = {}
     for each in metadata:
         for key in ("annotations", "labels"):

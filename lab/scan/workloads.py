@@ -35,12 +35,15 @@ MAX_STEPS = 500_000
 class PodSite:
     """A pod spec in an object. ``path`` leads to it, ``metadata`` is that of the pod or template.
 
-    ``built_in`` is False for a custom resource, whose operator may change the template before a pod comes of it.
+    ``holder`` is the object that the spec belongs to: the innermost one, where an object stands inside another.
+    ``built_in`` is False for a custom resource, whose operator may change the template before a pod comes of it, and
+    for what stands inside another object.
     """
 
     path: Path
     spec: Mapping[str, Any]
     metadata: Mapping[str, Any]
+    holder: Mapping[str, Any]
     built_in: bool
 
 
@@ -60,7 +63,7 @@ def pod_sites(value: Any, implied_kind: str | None = None) -> Iterator[PodSite]:
         return
     kind = kind_of(value, implied_kind)
     if kind in _BUILT_IN and _is_built_in(value, implied_kind):
-        site = _site((), value, _BUILT_IN[str(kind)], built_in=True)
+        site = _site((), value, _BUILT_IN[str(kind)], value, built_in=True)
         if site is not None:
             yield site
         return
@@ -76,7 +79,9 @@ def _is_built_in(value: Mapping[str, Any], implied_kind: str | None) -> bool:
     return not slash or group in _GROUPS
 
 
-def _site(prefix: Path, value: Mapping[str, Any], steps: Path, *, built_in: bool) -> PodSite | None:
+def _site(
+    prefix: Path, value: Mapping[str, Any], steps: Path, holder: Mapping[str, Any], *, built_in: bool
+) -> PodSite | None:
     """The site at ``steps`` from ``value``, when there is a mapping ``spec``."""
     at: Any = value
     for step in steps:
@@ -89,45 +94,48 @@ def _site(prefix: Path, value: Mapping[str, Any], steps: Path, *, built_in: bool
         path=(*prefix, *steps, "spec"),
         spec=spec,
         metadata=metadata if isinstance(metadata, Mapping) else {},
+        holder=holder,
         built_in=built_in,
     )
 
 
 def _search(value: Mapping[str, Any]) -> Iterator[PodSite]:
     """Sites of a custom resource, in the order of the text."""
-    waiting: list[tuple[Path, Any, bool]] = [((), value, False)]
+    waiting: list[tuple[Path, Any, bool, Mapping[str, Any]]] = [((), value, False, value)]
     steps = 0
     while waiting:
-        path, at, in_template = waiting.pop()
+        path, at, in_template, holder = waiting.pop()
         steps += 1
         if steps > MAX_STEPS:
             raise TooManyNodes
         if isinstance(at, Mapping):
-            site = _inner_site(path, at, in_template)
+            if isinstance(at.get("kind"), str) and isinstance(at.get("apiVersion"), str):
+                holder = at
+            site = _inner_site(path, at, in_template, holder)
             if site is not None:
                 yield site
                 continue
             for key in reversed(at):
                 child = at[key]
                 if isinstance(child, dict | list):
-                    waiting.append(((*path, key), child, "template" in str(key).lower()))
+                    waiting.append(((*path, key), child, "template" in str(key).lower(), holder))
         else:
             # Elements of a list of templates are templates.
             waiting += [
-                ((*path, index), child, in_template)
+                ((*path, index), child, in_template, holder)
                 for index, child in reversed(list(enumerate(at)))
                 if isinstance(child, dict | list)
             ]
 
 
-def _inner_site(path: Path, at: Mapping[str, Any], in_template: bool) -> PodSite | None:
+def _inner_site(path: Path, at: Mapping[str, Any], in_template: bool, holder: Mapping[str, Any]) -> PodSite | None:
     """A template, or a whole object of a built-in kind, that stands at ``path``."""
     kind = kind_of(at)
     if path and kind in _BUILT_IN and _is_built_in(at, None):
-        return _site(path, at, _BUILT_IN[str(kind)], built_in=False)
+        return _site(path, at, _BUILT_IN[str(kind)], at, built_in=False)
     if not in_template:
         return None
-    site = _site(path, at, (), built_in=False)
+    site = _site(path, at, (), holder, built_in=False)
     return site if site is not None and _has_containers(site.spec) else None
 
 

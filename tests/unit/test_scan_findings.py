@@ -83,7 +83,34 @@ def test_custom_resources_with_a_pod_template(path):
     [finding] = findings_of(item({"apiVersion": "example.com/v1", "kind": "Thing", **CUSTOM[path]}))
 
     assert (finding.path, finding.affected) == (path, True)
-    assert "custom resource" in finding.note
+    inside = path.startswith(("spec.manifests", "spec.object"))
+    assert finding.note.startswith("inside Thing:" if inside else "a template of a custom resource:")
+
+
+def test_an_object_inside_another_keeps_its_name():
+    deployment = workload("Deployment", "apps/v1", SPEC)
+    inner = [
+        {**deployment, "metadata": {"name": "os", "namespace": "n", "labels": {"helm.sh/chart": "c-1"}}},
+        {**workload("DeploymentConfig", "apps.openshift.io/v1", SPEC), "metadata": {"name": "dc"}},
+        {"apiVersion": "v1", "kind": "List", "items": [pod(SPEC, status={"qosClass": "Burstable"})]},
+        {**workload("DaemonSet", "apps/v1", SPEC), "metadata": {"generateName": "ds-"}},
+    ]
+    outer = {"apiVersion": "template.openshift.io/v1", "kind": "Template", "metadata": {"name": "t"}, "objects": inner}
+    found = findings_of(item(outer))
+
+    assert [(each.kind, each.namespace, each.name, each.path) for each in found] == [
+        ("Deployment", "n", "os", "objects[0].spec.template.spec"),
+        ("DeploymentConfig", None, "dc", "objects[1].spec.template.spec"),
+        ("Pod", "n", "p", "objects[2].items[0].spec"),
+        ("DaemonSet", None, "ds-", "objects[3].spec.template.spec"),
+    ]
+    assert found[0].title == "Deployment n/os"
+    assert str(found[0].producer) == "Helm c-1"
+    assert [each.affected for each in found] == [True, True, False, True]
+    assert all(each.note.startswith("inside Template t:") for each in found if each.affected)
+    assert [any(text.startswith("memory pressure") for text in each.loses) for each in found] == [
+        True, True, False, False,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
