@@ -20,6 +20,7 @@ from lab.scan.records import (
     NO_EFFECT,
     POSTED_CLASS,
     RUNNER,
+    RUNNER_VALUES,
     STORED_CLASS,
     TEMPLATE,
     Problem,
@@ -33,6 +34,7 @@ RULES = {
     COMPLETED_BLOCK: "completed-block",
     TEMPLATE: "template",
     RUNNER: "gitlab-runner",
+    RUNNER_VALUES: "gitlab-runner-values",
     POSTED_CLASS: "posted-class",
     STORED_CLASS: "stored-class",
 }
@@ -50,7 +52,8 @@ MAX_PROBLEMS = 100
 class Report:
     """What a scan came to. ``objects`` counts everything that was read, with or without a pod spec.
 
-    The findings themselves are only counted: affected, possibly so, and without consequence.
+    The findings themselves are only counted: affected, possibly so, and without consequence (runners' configurations
+    apart from blocks).
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -58,6 +61,7 @@ class Report:
     affected: int = 0
     possible: int = 0
     harmless: int = 0
+    harmless_runners: int = 0
     minor: int | None = None
     _hidden: dict[str, int] = field(default_factory=dict)
 
@@ -65,7 +69,10 @@ class Report:
         """Count a finding."""
         self.affected += finding.affected is True
         self.possible += finding.affected is None
-        self.harmless += finding.affected is False
+        if finding.affected is False:
+            is_runner = finding.reason in (RUNNER, RUNNER_VALUES)
+            self.harmless_runners += is_runner
+            self.harmless += not is_runner
 
     def tell(self, problem: Problem) -> None:
         """Keep a problem; beyond MAX_PROBLEMS of one input only their number."""
@@ -156,8 +163,9 @@ def summary(report: Report) -> str:
     parts = [f"{count(report.objects, 'object')} read", f"{report.affected} affected"]
     if report.possible:
         parts.append(f"{report.possible} possibly affected")
-    if report.harmless:
-        parts.append(f"{count(report.harmless, 'pod-level block')} without consequence")
+    for noun, number in (("pod-level block", report.harmless), ("runner configuration", report.harmless_runners)):
+        if number:
+            parts.append(f"{count(number, noun)} without consequence")
     if report.problems:
         parts.append(f"{count(len(report.problems), 'problem')} in reading")
     return ", ".join(parts)

@@ -16,6 +16,7 @@ STORED_CLASS = "stored class that is not the pod's"
 NO_EFFECT = "pod-level block without effect on the class"
 TEMPLATE = "template that may render an empty pod-level block"
 RUNNER = "GitLab Runner configuration without pod-level values"
+RUNNER_VALUES = "GitLab Runner configuration with pod-level values"
 
 MAX_OBJECT_BYTES = 4 << 20
 """An API server takes requests up to 3 MiB (``MaxRequestBodyBytes``, ``k8s.io/apiserver/pkg/server/config.go``), so no

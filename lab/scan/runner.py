@@ -11,7 +11,7 @@ from typing import Any
 
 from lab.scan.findings import Finding
 from lab.scan.producers import RUNNER_FIRST, RUNNER_FIXED, RUNNER_KEYS, Producer, runner_fix
-from lab.scan.records import RUNNER, Item, ReadError
+from lab.scan.records import RUNNER, RUNNER_VALUES, Item, ReadError
 from lab.scan.workloads import kind_of
 
 MAX_CHARACTERS = 1 << 20
@@ -83,7 +83,7 @@ def _finding(runner: Mapping[str, Any], kubernetes: Mapping[str, Any], file: str
         name=str(runner.get("name") or "(without a name)"),
         path="runners.kubernetes",
         affected=None if possible else False,
-        reason=RUNNER,
+        reason=RUNNER_VALUES if own else RUNNER,
         note=note,
         classes={},
         producer=Producer("GitLab Runner", "", runner_fix()),

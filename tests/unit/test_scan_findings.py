@@ -15,6 +15,8 @@ from lab.scan.records import (
     EMPTY_BLOCK,
     NO_EFFECT,
     POSTED_CLASS,
+    RUNNER,
+    RUNNER_VALUES,
     STORED_CLASS,
     FixedPlace,
     Item,
@@ -407,6 +409,10 @@ def test_runners_are_judged_by_their_keys():
     found = {finding.name: (finding.line, finding.affected) for finding in runner_findings(CONFIG, "config.toml")}
 
     assert found == {"one": (2, None), "two": (7, None), "four": (17, False)}
+
+
+def test_the_reason_says_whether_there_are_pod_level_values():
+    assert [finding.reason for finding in runner_findings(CONFIG, "config.toml")] == [RUNNER, RUNNER_VALUES, RUNNER]
 
 
 def test_the_note_says_what_decides():

@@ -221,6 +221,17 @@ def test_problems_of_one_input_are_capped():
     assert str(found.problems[-1]) == "f: 50 more problems not shown"
 
 
+def test_a_runners_configuration_is_no_pod_level_block():
+    keys = "".join(f"pod_{name} = '1'\n" for name in ("cpu_request", "memory_request", "cpu_limit", "memory_limit"))
+    completed = runner_findings("[[runners]]\n[runners.kubernetes]\npod_cpu_request = '1'\ncpu_limit = '1'\n", "t")
+    found = runner_findings(f"[[runners]]\n[runners.kubernetes]\n{keys}", "config.toml")
+
+    text = output.summary(counted(found, objects=1))
+    assert text == "1 object read, 0 affected, 1 runner configuration without consequence"
+    [run] = sarif(completed)["runs"]
+    assert [result["ruleId"] for result in run["results"]] == ["gitlab-runner-values"]
+
+
 def test_control_characters_of_other_people_are_written_out():
     [finding] = findings_of(item(pod("\x1b[31mred\ud800")))
     row = people.row(finding)
