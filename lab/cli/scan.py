@@ -28,7 +28,7 @@ from lab.scan import documents, output
 from lab.scan.chunks import Readable
 from lab.scan.findings import Finding, findings_of
 from lab.scan.records import Item, Problem, ReadError
-from lab.scan.runner import RUNNERS, embedded_configurations, runner_findings
+from lab.scan.runner import RUNNERS, embedded_findings, runner_findings
 from lab.scan.templates import MAX_CHARACTERS, template_findings
 from lab.scan.versions import minor_of_cluster
 from lab.scan.workloads import TooManyNodes
@@ -347,8 +347,7 @@ def _judge(
     report.objects += isinstance(item.value, dict)
     try:
         found = findings_of(item, minor=options.minor, limit_ranges=ranges, live=live, owners=owners)
-        for text in embedded_configurations(item):
-            found += runner_findings(text, item.file, item.place.line())
+        found += embedded_findings(item)
     except TooManyNodes:
         report.tell(Problem(file=item.file, line=item.place.line(), text="an object with too many nodes"))
         return []

@@ -30,8 +30,11 @@ LineOf = Callable[[int], int]
 """Line in the file of a line of the parsed text, which counts from 0."""
 
 MERGE_KEY = "<<"
-MARKED_KEYS = frozenset({"resources", "containers"})
+MARKED_KEYS = frozenset({"resources", "containers", "config.toml", "config.template.toml"})
 """Keys whose lines are kept."""
+
+_TEXT = "text of "
+"""With a marked key: the line on which its literal text begins."""
 
 MAX_ANCHORED = 400_000
 
@@ -63,6 +66,11 @@ class YamlPlace:
         for container, step in zip(walk(self.value, path), path, strict=False):
             found = self.lines.get((id(container), str(step)), found)
         return found
+
+    def line_of_text(self, path: Path) -> int | None:
+        """Line of the first line of a marked key's text, where that is a literal block; else None."""
+        steps = list(walk(self.value, path))
+        return self.lines.get((id(steps[-2]), f"{_TEXT}{path[-1]}")) if 1 < len(steps) == len(path) + 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +249,7 @@ def _node(document: _Document, event: Any) -> Any:
         else:
             if merging or key in MARKED_KEYS:
                 _store(document, container, key, value, merging, document.line_of(key_line))
+                _mark_text(document, container, key, event)
             else:
                 container[key] = value
             key = _UNSET
@@ -262,6 +271,14 @@ def _store(document: _Document, mapping: dict[str, Any], key: str, value: Any, m
         mapping.update(source)
         for name in MARKED_KEYS & source.keys():
             document.lines[id(mapping), name] = line
+
+
+def _mark_text(document: _Document, mapping: dict[str, Any], key: str, event: Any) -> None:
+    """Remember where the literal text of a key begins: on the line after its ``|``. A later value takes its place."""
+    if event.__class__ is ScalarEvent and event.style == "|":
+        document.lines[id(mapping), _TEXT + key] = _line(document, event) + 1
+    else:
+        document.lines.pop((id(mapping), _TEXT + key), None)
 
 
 def _is_merge(event: Any) -> bool:

@@ -67,6 +67,11 @@ class JsonPlace:
             at = key_at if path else at
         return self.first + self.text.count("\n", self.start, at)
 
+    def line_of_text(self, path: Path) -> int | None:
+        """None: a text of JSON stands on one line."""
+        del path
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonObject:

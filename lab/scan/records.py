@@ -47,6 +47,12 @@ class Place(Protocol):
     def line_of(self, path: Path) -> int:
         """Line of the key or element that ``path`` leads to; the object's own when it is not known."""
 
+    def line_of_text(self, path: Path) -> int | None:
+        """Line of the first line of the text that ``path`` leads to, whose lines are lines of the input.
+
+        None for a text that is written in another way, or when it is not known.
+        """
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
@@ -96,6 +102,11 @@ class FixedPlace:
         """The known line, whatever the path."""
         del path
         return self.first
+
+    def line_of_text(self, path: Path) -> int | None:
+        """Not known."""
+        del path
+        return None
 
 
 def implied_kind(list_kind: Any) -> str | None:

@@ -5,8 +5,9 @@ The runner's version stands nowhere in its configuration, so the answer is never
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from lab.scan.findings import Finding
@@ -18,6 +19,9 @@ MAX_CHARACTERS = 1 << 20
 RUNNERS = "[[runners]]"
 """What begins the configuration of a runner, on a line of its own."""
 
+_HEADING = re.compile(r'\[\[\s*(?:runners|"runners")\s*\]\]\s*(?:#.*)?')
+_WHERE = re.compile(r" \(at (?:line (?P<line>\d+), column \d+|end of document)\)$")
+
 _CONTAINER_KEYS = tuple(
     f"{part}{resource}_{amount}"
     for part in ("", "helper_", "service_")
@@ -28,20 +32,22 @@ _OVERWRITES = tuple(f"{key}_overwrite_max_allowed" for key in _CONTAINER_KEYS)
 _LIMIT_KEYS = tuple(key for key in (*_CONTAINER_KEYS, *_OVERWRITES) if "_limit" in key)
 
 
-def runner_findings(text: str, file: str, first_line: int = 1) -> list[Finding]:
+def runner_findings(text: str, file: str, first_line: int = 1, *, by_lines: bool = True) -> list[Finding]:
     """A finding per ``[[runners]]`` with the Kubernetes executor; ReadError for text that is no TOML.
 
-    ``first_line`` is the line of the text's first line in its file.
+    ``first_line`` is the line of the text's first line in its file. Without ``by_lines`` the lines of the text are no
+    lines of the file, and ``first_line`` is all that is known.
     """
     if len(text) > MAX_CHARACTERS:
         raise ReadError(first_line, "a runner configuration of more than 1 MiB")
     try:
         runners = tomllib.loads(text).get("runners")
     except (ValueError, RecursionError) as error:
-        raise ReadError(first_line, f"not TOML: {error}") from None
+        line, said = _place_of(str(error), text)
+        raise ReadError(first_line + (line - 1) * by_lines, f"not TOML: {said}") from None
     entries = [entry for entry in runners if isinstance(entry, dict)] if isinstance(runners, list) else []
-    lines = [number for number, line in enumerate(text.split("\n"), first_line) if line.strip() == RUNNERS]
-    if len(lines) != len(entries):
+    lines = [number for number, line in enumerate(text.split("\n"), first_line) if _HEADING.fullmatch(line.strip())]
+    if len(lines) != len(entries) or not by_lines:
         lines = [first_line] * len(entries)
     return [
         _finding(entry, entry["kubernetes"], file, line)
@@ -50,13 +56,28 @@ def runner_findings(text: str, file: str, first_line: int = 1) -> list[Finding]:
     ]
 
 
-def embedded_configurations(item: Item) -> Iterator[str]:
-    """Texts of runner configurations in a ConfigMap, as the runner's chart lays them down."""
-    value = item.value
+def embedded_findings(item: Item) -> list[Finding]:
+    """Findings of the runner configurations in a ConfigMap, as the runner's chart lays them down; errors as above."""
+    value, place = item.value, item.place
     data = value.get("data") if isinstance(value, dict) and kind_of(value, item.kind) == "ConfigMap" else None
+    found = []
     for key, text in data.items() if isinstance(data, dict) else ():
         if key.endswith(".toml") and isinstance(text, str) and RUNNERS in text:
-            yield text
+            path = ("data", key)
+            first = place.line_of_text(path)
+            line = place.line_of(path) if first is None else first
+            found += runner_findings(text, item.file, line, by_lines=first is not None)
+    return found
+
+
+def _place_of(error: str, text: str) -> tuple[int, str]:
+    """Line within the text, from 1, and the rest of what tomllib says."""
+    match = _WHERE.search(error)
+    if match is None:
+        return 1, error
+    if match["line"] is None:
+        return text.rstrip().count("\n") + 1, error[: match.start()]
+    return int(match["line"]), error[: match.start()]
 
 
 def _finding(runner: Mapping[str, Any], kubernetes: Mapping[str, Any], file: str, line: int) -> Finding:

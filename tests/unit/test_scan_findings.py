@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from lab.model import ParseError, UsageError
 from lab.qos import Behaviour, affected, classify
-from lab.scan import workloads
+from lab.scan import documents, workloads
 from lab.scan.findings import VERSIONS, findings_of
 from lab.scan.records import (
     COMPLETED_BLOCK,
@@ -22,7 +23,7 @@ from lab.scan.records import (
     Item,
     ReadError,
 )
-from lab.scan.runner import embedded_configurations, runner_findings
+from lab.scan.runner import embedded_findings, runner_findings
 from lab.scan.versions import minor_of_cluster
 from lab.scan.workloads import TooManyNodes, pod_sites
 
@@ -461,15 +462,80 @@ def test_a_configuration_without_such_runners_gives_nothing(text):
     assert runner_findings(text, "config.toml") == []
 
 
-def test_configurations_in_config_maps():
-    value = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "data": {"config.template.toml": CONFIG, "x.toml": "a = 1", "y": CONFIG},
-    }
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a = 1\n\n[[runners]]\n  executor = 'x'\n  [runners.kubernetes\n", 5), ("a = [\n1,\n", 2), ("a = [", 1),
+        ("x", 1),
+        ("a = 1\n" * 3 + "a = 2\n", 2), ("a = " + "[" * 5000, 1),
+    ],
+    ids=["table", "end", "one-line", "word", "twice", "deep"],
+)  # fmt: skip
+def test_an_error_is_told_at_its_line(text, line):
+    for first in (1, 11):
+        with pytest.raises(ReadError) as caught:
+            runner_findings(text, "config.toml", first)
+        assert caught.value.line == line + first - 1
+        assert "(at " not in caught.value.text
 
-    assert list(embedded_configurations(item(value))) == [CONFIG]
-    assert list(embedded_configurations(item({**value, "kind": "Secret"}))) == []
+
+@pytest.mark.parametrize("heading", ["[[runners]] # first", "  [[ runners ]]", '[["runners"]]'])
+def test_headings_in_every_form_have_their_line(heading):
+    [finding] = runner_findings(f"a = 1\n\n{heading}\n[runners.kubernetes]\n", "config.toml")
+
+    assert finding.line == 3
+
+
+CONFIG_MAP = """\
+apiVersion: v1
+kind: ConfigMap
+data:
+  config.toml: |
+    concurrent = 4
+    [[runners]]
+      [runners.kubernetes]
+        cpu_request = "1"
+    [[runners]]
+      [runners.kubernetes]
+  config.template.toml: "[[runners]]\\n\\n[[runners]]\\n[runners.kubernetes]\\n"
+  other.toml: |
+    [[runners]]
+      [runners.kubernetes]
+  y: |
+    [[runners]]
+"""
+
+
+def config_map(text):
+    [item] = documents.read_stream(io.BytesIO(text.encode()), "f")
+    return item
+
+
+def test_configurations_in_config_maps_have_their_lines():
+    # A quoted text has the line of its key; a key of another name is told at its object.
+    assert [finding.line for finding in embedded_findings(config_map(CONFIG_MAP))] == [6, 9, 11, 1]
+    assert embedded_findings(config_map(CONFIG_MAP.replace("ConfigMap", "Secret"))) == []
+    assert [finding.line for finding in embedded_findings(config_map("---\n---\n" + CONFIG_MAP))] == [8, 11, 13, 3]
+
+
+def test_configurations_in_a_config_map_of_json():
+    value = {"kind": "ConfigMap", "data": {"config.toml": "\n[[runners]]\n[runners.kubernetes]\n"}}
+
+    [finding] = embedded_findings(config_map(json.dumps(value, indent=1)))
+    assert finding.line == 4
+
+
+def test_an_error_in_a_config_map_is_told_at_its_line():
+    with pytest.raises(ReadError) as caught:
+        embedded_findings(config_map(CONFIG_MAP.replace("concurrent = 4", "concurrent = ")))
+    assert caught.value.line == 5
+
+
+def test_a_later_text_of_the_same_key_counts():
+    text = 'kind: ConfigMap\ndata:\n  config.toml: |\n    a = 1\n  config.toml: "[[runners]]\\n[runners.kubernetes]"\n'
+
+    [finding] = embedded_findings(config_map(text))
+    assert finding.line == 5
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
