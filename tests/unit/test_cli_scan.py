@@ -76,7 +76,7 @@ def test_a_terminal_gets_the_table_where_it_fits(width, table, tmp_path, monkeyp
     assert ("\u2502" in out) == table
     assert "x/deployment-of-the-web-servers.yaml:15" in out
     assert "today" not in out
-    assert "stored" not in out.split("What they lose")[0]
+    assert "stored" not in out.split("What the wrong class")[0]
     assert all(len(line) <= width for line in out.splitlines())
 
 

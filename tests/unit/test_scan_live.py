@@ -176,7 +176,7 @@ def test_pods_are_read_in_pages_with_their_owner_chain_and_stored_class(cluster,
 
 
 def test_from_1_37_on_the_advice_for_a_pod_is_to_recreate_it(cluster, capsys):
-    cluster.version = "v1.37.2"
+    cluster.version = (200, {"major": "1", "minor": "37", "gitVersion": "v1.37.2"})
     cluster.lists["/api/v1/pods"] = [{"metadata": meta("a", "a"), "spec": SPEC, "status": {"qosClass": "BestEffort"}}]
 
     _, data = run(capsys, "--live")
