@@ -12,6 +12,8 @@ from lab.stages import registry
 
 BOOT_BUDGET_S = 45.0
 INSTALL_BUDGET_S = 35.0
+ON_A_NEW_NODE = ("install", "ready", "removal")
+"""Phases, beside the boot, that a run on a kept node does not have."""
 KEEP_S = 8 * 3600.0
 """How long a node is kept that the user wants to keep."""
 
@@ -105,13 +107,17 @@ def check_cost(config: RunConfig, hourly_price: Decimal) -> None:
 
 def expected_seconds(config: RunConfig, planned: list[PlannedStage], before: Before) -> tuple[float, int]:
     """Expected time of all, and for how many cells it rests on an earlier run instead of on budgets."""
-    known = {cell: sum(phases.values()) for cell in config.cells if (phases := before.get(cell))}
+    known = {cell: phases for cell in config.cells if (phases := before.get(cell))}
     rest = [entry for entry in planned if entry.cell not in {cell.name for cell in known}]
     cells = len(config.cells) - len(known)
-    boots = 0 if config.node else min(cells, 1) if config.reuse_node else cells
+    # One that boots anew for each cell, or once for all of them, or was there before.
+    boots = [phases.get("boot", 0.0) for phases in known.values()] + cells * [BOOT_BUDGET_S]
+    boot_s = 0.0 if config.node else max(boots, default=0.0) if config.reuse_node else sum(boots)
+    apart = {"boot", *(ON_A_NEW_NODE if config.node else ())}
+    measured = sum(seconds for phases in known.values() for name, seconds in phases.items() if name not in apart)
     installs = 0 if config.node else cells
-    budgets = sum(entry.seconds for entry in rest) + boots * BOOT_BUDGET_S + installs * INSTALL_BUDGET_S
-    return sum(known.values()) + budgets, len(known)
+    budgets = sum(entry.seconds for entry in rest) + installs * INSTALL_BUDGET_S
+    return measured + boot_s + budgets, len(known)
 
 
 def api_calls(config: RunConfig) -> int:

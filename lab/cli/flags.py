@@ -46,7 +46,7 @@ class Flags:
     ] = None
     stages: Annotated[
         str | None,
-        typer.Option("--stages", help="Some of class,kernel,quota,cpu,eviction,eviction-priority (default: all)."),
+        typer.Option("--stages", help="Some of class, kernel, quota, cpu, eviction, eviction-priority (default: all)."),
     ] = None
     gate: Annotated[
         list[str] | None,

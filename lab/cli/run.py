@@ -149,6 +149,9 @@ def show_plan_of(flags: Flags) -> None:
     if flags.resume is not None:
         raise UsageError("--resume RUN does what is missing of that run; there is no plan of it")
     config = make_config(flags)
+    distro = shared.make_tools(config).distro
+    for cell in config.cells:
+        distro.check(cell)
     stamps = shared.today_stamps(config.project, dict(config.options), config.distro, SITES[config.provider])
     price = shared.provider(config.provider, config.nodes).hourly_price()
     planned = plan.make(config, stamps)

@@ -6,6 +6,8 @@ from decimal import Decimal
 
 import pytest
 
+from lab.model import UsageError
+from tests.fakes import FakeDistro
 from tests.projects import tree
 
 pytestmark = pytest.mark.usefixtures("signals")
@@ -48,3 +50,14 @@ def test_cost_calls_and_files(bench):
     data = bench.lab(*words, "--json").json()
     assert (data["cents"], data["dollars"], data["api_calls"], data["nodes"]) == (2, "0.02", 0, 2)
     assert data["cells"] == ["upstream-v1.36.3", "upstream-v1.37.2"]
+
+
+@pytest.mark.parametrize("words", [("plan",), ("run", "--dry-run")])
+def test_what_a_run_would_refuse_at_once_is_refused(bench, words, monkeypatch):
+    def check(distro, cell):
+        raise UsageError(f"gate X: k3s {cell.version} does not know it")
+
+    monkeypatch.setattr(FakeDistro, "check", check)
+    ended = bench.lab(*words, *VERSIONS, "--results", str(bench.results))
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.error.startswith("gate X: k3s v1.36.3 does not know it")

@@ -117,6 +117,10 @@ def test_expected_minutes_of_one_node_for_all_and_of_a_kept_node():
     )  # fmt: skip
     kept = replace(CONFIG, node="n-1", cells=CONFIG.cells[:1])
     assert plan.expected_seconds(kept, plan.make(kept, STAMPS), {}) == (stages, 0)
+    phases = {"boot": 40.0, "install": 30.0, "ready": 9.0, "pods": 5.0, "removal": 1.0}
+    before = dict.fromkeys(CONFIG.cells, phases)
+    assert plan.expected_seconds(kept, plan.make(kept, STAMPS), before) == (5.0, 1)
+    assert plan.expected_seconds(shared, planned, before) == (3 * 45.0 + 40.0, 3)
 
 
 def test_api_calls_are_none_but_in_the_cloud_and_none_on_a_kept_node():
