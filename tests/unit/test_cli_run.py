@@ -106,15 +106,6 @@ def test_bad_usage(bench, verb, words, parts):
     assert not bench.results.exists()
 
 
-@pytest.mark.parametrize("verb", ["run", "plan"])
-def test_results_that_are_no_folder(bench, verb):
-    bench.results.write_text("a file")
-    ended = bench.lab(verb, "--versions", VERSION, "--results", str(bench.results))
-    assert ended.code == 2
-    assert f"--results {bench.results}: that is no folder" in ended.error
-    assert bench.steps.calls == []
-
-
 def test_a_resumed_run_looks_at_its_places_first(bench):
     ended = bench.lab("run", "--resume", "x", "--results", str(bench.results), "--junit", str(bench.root))
     assert ended.code == 2

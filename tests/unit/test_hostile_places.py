@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from lab.atomic import folders_in
-from lab.model import ResultsError
+from lab.model import NodeError, ResultsError
 from lab.providers import folders
 from tests.projects import ROOT
 
@@ -56,7 +56,7 @@ def test_folders_of_nodes_that_cannot_be_read_are_not_no_nodes(tmp_path, forbidd
     (tmp_path / "nodes").mkdir()
     forbidden.add("nodes")
     for look in (lambda: folders.read(tmp_path), lambda: folders.expired(tmp_path, folders.LOCAL)):
-        with pytest.raises(PermissionError):
+        with pytest.raises(NodeError, match=r"cannot be listed: .*Permission denied"):
             look()
 
 

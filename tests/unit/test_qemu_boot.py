@@ -11,7 +11,7 @@ import pytest
 
 from lab import processes
 from lab.host import Deadline
-from lab.model import NodeError, UsageError
+from lab.model import NodeError
 from lab.providers.contract import NodeSpec
 from lab.providers.qemu import guest, image
 from lab.providers.qemu import provider as qemu
@@ -121,7 +121,7 @@ def test_a_port_that_the_user_named_is_told(tmp_path, boots, other_guest, script
 
 def test_ports_are_tried_so_often_and_no_more(tmp_path, boots):
     boots["scripts"] = [TAKEN] * 9
-    create(tmp_path, UsageError)
+    create(tmp_path, NodeError)
     assert boots["starts"] == qemu.PORT_TRIES
 
 

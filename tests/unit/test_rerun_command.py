@@ -12,9 +12,10 @@ import pytest
 from lab import failure, judging, project
 from lab.cli.flags import Flags, make_config
 from lab.cli.verbs import VERBS
+from lab.distros.registry import INSTEAD
 from lab.manifests import Manifests
 from lab.model import Cell, Environment, Gate, NodeError, ResultsError
-from lab.providers.registry import PROVIDERS
+from lab.providers.registry import PROVIDERS, SITES
 from lab.report.comparability import rerun_command, select
 from lab.run_state import CellResult, Failure
 from lab.stages import registry
@@ -42,13 +43,14 @@ def in_the_project(monkeypatch):
 @pytest.mark.parametrize("stage", registry.STAGES, ids=lambda stage: stage.name)
 def test_it_gives_the_stamp_cell_and_place_again(stage, options, provider):
     manifests, scripts = Manifests.load(ROOT / "manifests"), project.node_scripts(ROOT)
-    wanted = judging.stamp(stage, manifests, scripts, {"quick": False, **options})
+    instead = INSTEAD["upstream"](SITES[provider])
+    wanted = judging.stamp(stage, manifests, scripts, {"quick": False, **options}, instead)
     older = attempt(
         "v1.37.2", stage.name, distro="upstream", gates=GATES, path=Path(f"/elsewhere/cell/{stage.name}/0001"),
         environment=Environment(must_agree={"provider": provider}, shown={}),
     )  # fmt: skip
     config = parsed(rerun_command(older, wanted))
-    assert judging.stamp(stage, manifests, scripts, config.options).digest == wanted.digest
+    assert judging.stamp(stage, manifests, scripts, config.options, instead).digest == wanted.digest
     assert [cell.name for cell in config.cells] == [Cell(distro="upstream", version="v1.37.2", gates=GATES).name]
     assert (config.stages, config.provider, config.results) == ((stage.name,), provider, Path("/elsewhere"))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -238,11 +238,21 @@ class Remover:
         strangers = [droplet.name for droplet in self.api.droplets(name.tag) if names.parse(droplet.name) != name]
         if strangers:
             raise NodeError(f"tag {name.tag} is carried by {', '.join(strangers)}, which is not ours")
-        self.delete_tag(name.tag)
+        self._until_taken(partial(self.api.delete_tag, name.tag))
 
-    def delete_tag(self, tag: str) -> None:
-        """Delete the tag, not what carries it. NodeError when the API goes on refusing that."""
-        self._until_taken(partial(self.api.delete_tag, tag))
+    def collect_tags(self, found: Mapping[CloudName, Holdings], now_s: float, *, dry_run: bool) -> list[str]:
+        """Delete our tags whose time is over and which nothing of ``found`` and no droplet carries; what was deleted.
+
+        NodeError when the API goes on refusing that.
+        """
+        removed = []
+        for tag in lone_tags(self.api, found):
+            expires = names.expiry_of_tag(tag)
+            if expires is not None and expires <= now_s and not self.api.droplets(tag):
+                if not dry_run:
+                    self._until_taken(partial(self.api.delete_tag, tag))
+                removed.append(f"tag {tag}")
+        return removed
 
     def _until_taken(self, delete: Callable[[], None]) -> None:
         """Ask until it is not refused for the moment any more; the last refusal is raised once ``BUSY_S`` are over."""

@@ -8,7 +8,7 @@ account's own lists are the truth.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
@@ -38,7 +38,6 @@ SETTLE_S = 45.0
 
 POLL_S = 3.0
 _Id = TypeVar("_Id", int, str)
-
 
 
 class _NeverListed(NodeError):
@@ -374,7 +373,7 @@ class DigitalOceanProvider:
             except LeftBehind as error:
                 problems.append(str(error))
         try:
-            removed += self._collect_tags(found, now, dry_run=dry_run)
+            removed += self._remover().collect_tags(found, now, dry_run=dry_run)
         except LabError as error:
             # The ids of what stayed must not be lost.
             if not problems:
@@ -383,16 +382,6 @@ class DigitalOceanProvider:
         self._forget_folders(left, dry_run=dry_run)
         if problems:
             raise LeftBehind("\n".join(problems))
-        return removed
-
-    def _collect_tags(self, found: Mapping[CloudName, Holdings], now: float, *, dry_run: bool) -> list[str]:
-        removed = []
-        for tag in inventory.lone_tags(self._api, found):
-            expires = names.expiry_of_tag(tag)
-            if expires is not None and expires <= now and not self._api.droplets(tag):
-                if not dry_run:
-                    self._remover().delete_tag(tag)
-                removed.append(f"tag {tag}")
         return removed
 
     def _forget_folders(self, in_account: set[str], *, dry_run: bool) -> None:
