@@ -54,4 +54,4 @@ def run(argv: list[str] | None = None) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the program on ``argv`` (default: the process's); returns the exit code."""
     SECRETS.add(token_of(os.environ))
-    return endings.exit_code(partial(app, args=argv))
+    return endings.exit_code(partial(app, args=argv, standalone_mode=False))

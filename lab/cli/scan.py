@@ -366,9 +366,9 @@ def run_alone(argv: Sequence[str], *, name: str, obj: str | None = None) -> int:
     app = typer.Typer(name=name, add_completion=False, pretty_exceptions_enable=False)
     app.command()(scan)
 
-    def program() -> None:
+    def program() -> object:
         with console.patient_output():
-            app(args=list(argv), prog_name=name, obj=obj)
+            return app(args=list(argv), prog_name=name, obj=obj, standalone_mode=False)
 
     return endings.exit_code(program)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import typer
 
+from lab.cli import endings, scan
 from lab.model import UsageError
 from tests.projects import commit_claims, fake_stage, tree
 
@@ -121,3 +123,60 @@ def test_a_demo_of_claims_that_do_not_parse(bench):
     ended = bench.lab("demo", "--out", str(target))
     assert ended.code == 2
     assert not target.exists()
+
+
+WRONG_WORDS = {
+    "no-such-verb": (["bogus"], "No such command 'bogus'; see `lab --help`"),
+    "no-such-option-of-the-program": (["--junk"], "No such option: --junk; see `lab --help`"),
+    "scan": (["scan", "--bogus", "a.yaml"], "No such option: --bogus; see `lab scan --help`"),
+    "diff": (["diff", "only-one"], "Missing argument 'B'; see `lab diff --help`"),
+    "verify": (["verify", "--json"], "No such option: --json; see `lab verify --help`"),
+    "gc": (["gc", "more"], "Got unexpected extra argument(s) (more); see `lab gc --help`"),
+    "run": (["run", "--versions"], "Option '--versions' requires an argument."),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_WORDS)
+def test_words_that_no_verb_takes_are_an_error_like_every_other(bench, name):
+    words, text = WRONG_WORDS[name]
+    bench.monkeypatch.setattr("sys.argv", ["lab"])
+    ended = bench.lab(*words)
+    assert (ended.code, ended.out, ended.error) == (2, "", text)
+    assert ended.err.endswith("\nhelp: docs/errors.md#bad-usage-or-input\n")
+
+
+@pytest.mark.parametrize("name", ["lab scan", "kubectl lab-qos"])
+def test_so_they_are_for_a_scan_alone(capfd, name):
+    assert scan.run_alone(["--bogus"], name=name) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        f"Usage: {name} [OPTIONS] [paths]...",
+        f"error: No such option: --bogus; see `{name} --help`",
+        "help: docs/errors.md#bad-usage-or-input",
+    ]
+
+
+def test_a_secret_among_wrong_words_is_masked(bench):
+    bench.monkeypatch.setenv("DIGITALOCEAN_TOKEN", "dop_v1_of_a_test")
+    assert "dop_v1_of_a_test" not in bench.lab("gc", "dop_v1_of_a_test").error
+
+
+def test_no_words_at_all_are_answered_with_the_help(bench):
+    ended = bench.lab()
+    assert (ended.code, ended.err) == (2, "")
+    assert "Look after nodes" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"), [(typer.Exit(), 0), (typer.Exit(3), 3), (typer.Abort(), 130), (EOFError(), 130)],
+    ids=["exit", "exit-3", "abort", "eof"],
+)
+def test_other_ends_that_typer_has(raised, code):
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def act() -> None:
+        raise raised
+
+    assert endings.exit_code(lambda: app(args=[], standalone_mode=False)) == code
