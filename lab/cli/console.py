@@ -6,6 +6,7 @@ Light to import: verbs that need nothing else start at once.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -91,6 +92,16 @@ def patient_output() -> Iterator[None]:
         yield
 
 
+def encode_anything() -> None:
+    """From now on a character that the encoding of a standard stream lacks is written out as ``\\u2014``, no failure.
+
+    A handler that the person chose and that cannot fail stays.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def shown(show: Callable[[], None]) -> int:
     """Print data; the exit code when that does not work, for verbs that have more to do or to say than that."""
     try:
@@ -142,8 +153,9 @@ def timed_progress() -> Callable[[str], None]:
 
 
 def print_json(value: Any) -> None:
-    """Data as JSON on standard output."""
-    typer.echo(SECRETS.mask(json.dumps(value, indent=2, ensure_ascii=False)))
+    """Data as JSON on standard output, in ASCII where that has no encoding for all characters."""
+    is_utf = str(getattr(sys.stdout, "encoding", "utf-8")).lower().startswith("utf")
+    typer.echo(SECRETS.mask(json.dumps(value, indent=2, ensure_ascii=not is_utf)))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -20,6 +20,7 @@ def exit_code(program: Callable[[], object]) -> int:
 
     A signal is an error inside, so that what was begun is cleaned up.
     """
+    console.encode_anything()
     try:
         with interrupts.raising():
             code = program()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -117,3 +118,53 @@ def test_a_removal_in_the_cloud_is_not_noted_as_a_problem_and_gone_on_with():
     with pytest.raises(Interrupted), interrupts.raising():
         inventory.Remover._try(problems, stops(signal.SIGTERM))
     assert problems == []
+
+
+# --- characters that a stream cannot encode
+
+UNUSUAL = "caf\u00e9 \u201cquoted\u201d \U0001f600 \udcff"
+PRINTING = f"""
+import sys
+from lab.cli import console, endings
+def program():
+    value = {UNUSUAL!a}
+    if sys.argv[1] == "json":
+        console.print_json([value])
+    else:
+        console.data_console.print(value, markup=False)
+        console.print_table(value, [value], [[value]])
+    console.progress(value)
+sys.exit(endings.exit_code(program))
+"""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8", "utf-8:strict", "ascii:surrogateescape"])
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_character_that_a_stream_cannot_encode_is_written_out(encoding, form):
+    env = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", PRINTING, form], env=env, capture_output=True, check=False)
+    name = encoding.partition(":")[0]
+    out, err = done.stdout.decode(name), done.stderr.decode(name)
+    assert (done.returncode, "Traceback" in err) == (0, False), err
+    shown = UNUSUAL.encode(name, "backslashreplace").decode(name)
+    assert shown in err
+    if form == "json":
+        assert json.loads(out) == [UNUSUAL]
+    else:
+        assert shown in out
+
+
+def test_a_comparison_on_a_terminal_of_ascii():
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "lab", "diff", "results", "article"], env=env, cwd=ROOT, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\u201c" in done.stdout
+
+
+def test_a_handler_that_cannot_fail_stays():
+    env = {**os.environ, "PYTHONIOENCODING": "ascii:replace", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", PRINTING, "text"], env=env, capture_output=True, check=False)
+    assert done.returncode == 0
+    assert b"caf? ?quoted? ? ?" in done.stdout
