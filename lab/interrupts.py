@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ def raising() -> Iterator[None]:
 
     Another one within the next moment is the same wish (a terminal tells all processes of a job, and make or a shell
     may pass it on): raised again, it would cut off what has just begun to clean up. One that comes while a thread is
-    being started, or when a clean-up is about to begin, is raised a moment later.
+    or a process is being started, or when a clean-up is about to begin, is raised a moment later.
     """
     global leaving
     leaving = False
@@ -54,7 +55,7 @@ def raising() -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal last_s
-        if leaving or _starts_a_thread(frame):
+        if leaving or _starts_something(frame):
             if not late:
                 late.append(number)
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
@@ -80,16 +81,22 @@ def raising() -> Iterator[None]:
             if late:
                 raise Interrupted(f"stopped by {signal.Signals(late.pop()).name}")
     finally:
+        # Once more: a signal may have cut the first one off, and the alarm's own action would end the program.
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
-def _starts_a_thread(frame: FrameType | None) -> bool:
-    """Whether the code that was interrupted is in ``Thread.start``.
+def _starts_something(frame: FrameType | None) -> bool:
+    """Whether the code that was interrupted is starting a thread or a process.
 
-    An exception there makes threading forget a thread that runs already, whose own traceback is then shown.
+    An exception in ``Thread.start`` makes threading forget a thread that runs already, whose own traceback is then
+    shown; one in ``Popen()`` leaves a process whose number nobody has.
     """
+    starting = {threading.Thread.start.__code__}
+    if (subprocess := sys.modules.get("subprocess")) is not None:
+        starting.add(subprocess.Popen.__init__.__code__)
     while frame is not None:
-        if frame.f_code is threading.Thread.start.__code__:
+        if frame.f_code in starting:
             return True
         frame = frame.f_back
     return False

@@ -24,6 +24,10 @@ from lab.model import sha256_json
 _logger = logging.getLogger(__name__)
 
 MARK = "LAB_NODE_FOLDER"
+EXEC_S = 1.0
+"""How long a process may be in the middle of execve before it is taken for one without an environment."""
+KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD of include/linux/sched.h."""
 MACHINE_ID = Path("/etc/machine-id")
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -127,15 +131,39 @@ def marked(folder: Path) -> list[Identity]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        try:
-            environment = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if wanted in environment.split(b"\0"):
+        if wanted in _environment(int(entry.name)):
             process = identity(int(entry.name))
             if process is not None and process.is_alive():
                 found.append(process)
     return found
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Variables of a process; empty for one that may not be looked at, is gone or has none.
+
+    In the middle of execve there are none to be seen, for milliseconds, on a busy machine for tens of them: whoever
+    looks then would miss a process that has just been started. That is waited for.
+    """
+    deadline = Deadline.after(EXEC_S)
+    try:
+        found = Path(f"/proc/{pid}/environ").read_bytes()
+        while not found and deadline.remaining_s() > 0:
+            was_in_exec = _is_in_exec(pid)
+            found = Path(f"/proc/{pid}/environ").read_bytes()
+            if not was_in_exec:
+                break
+            time.sleep(0.005)
+    except OSError:
+        return []
+    return found.split(b"\0")
+
+
+def _is_in_exec(pid: int) -> bool:
+    """Whether the end of its environment is not known to the kernel yet (proc(5), /proc/PID/stat, fields 9 and 51)."""
+    fields = stat_fields(pid)
+    if fields is None or fields[0] in "ZX" or int(fields[6]) & KERNEL_THREAD:
+        return False
+    return int(fields[48]) == 0
 
 
 def end_marked(folder: Path, *, grace_s: float = 2.0) -> list[Identity]:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab import processes
+from lab import interrupts, processes
 from lab.host import (
     UNPACK,
     Command,
@@ -163,23 +163,16 @@ class TestLocalHost:
     def test_the_group_ends_when_a_signal_ends_the_run(self, tmp_path):
         pid_file = tmp_path / "pid"
 
-        def stop(number, frame):
-            raise Interrupted("stopped")
-
         def tell():
-            wait_until("the child", lambda: (pid_file.exists() or None, ""), Deadline.after(20), interval_s=0.01)
-            os.kill(os.getpid(), signal.SIGUSR1)
+            wait_until("the child", lambda: (pid_file.exists() or None, ""), Deadline.after(60), interval_s=0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
 
-        before = signal.signal(signal.SIGUSR1, stop)
+        line = f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; sleep 1000"
         teller = threading.Thread(target=tell)
         teller.start()
-        try:
-            line = f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; sleep 1000"
-            with pytest.raises(Interrupted):
-                LocalHost().run(Command(argv=("sh", "-c", line), timeout_s=60))
-        finally:
-            signal.signal(signal.SIGUSR1, before)
-            teller.join()
+        with pytest.raises(Interrupted), interrupts.raising():
+            LocalHost().run(Command(argv=("sh", "-c", line), timeout_s=120))
+        teller.join()
         assert processes.identity(int(pid_file.read_text())) is None
 
     def test_a_command_has_no_terminal_of_the_lab(self):

@@ -12,7 +12,8 @@ from contextlib import suppress
 
 import pytest
 
-from lab import interrupts
+from lab import interrupts, processes
+from lab.host import Command, LocalHost
 from lab.interrupts import SIGNALS, raising, waiting
 from lab.model import EXIT_INTERRUPTED, Interrupted, LeftBehind, NodeError
 
@@ -264,3 +265,18 @@ class TestLeaving:
         interrupts.leaving = True
         with pytest.raises(Interrupted), raising():
             send(signal.SIGINT)
+
+
+def test_a_process_that_is_being_started_is_not_lost(monkeypatch):
+    """The signal comes when the system has the process and nobody has its number yet."""
+    real, started = subprocess._fork_exec, []
+
+    def fork_exec(*arguments):
+        started.append(real(*arguments))
+        send(signal.SIGTERM)
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "_fork_exec", fork_exec)
+    with pytest.raises(Interrupted, match="SIGTERM"), raising():
+        LocalHost().run(Command(argv=("sleep", "1000"), timeout_s=120))
+    assert processes.identity(started[0]) is None

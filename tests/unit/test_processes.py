@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -154,6 +155,30 @@ class TestMarked:
         monkeypatch.chdir(tmp_path)
         for name in (folder, link, type(folder)("node-a"), folder / ".." / "node-a"):
             assert child.pid in [process.pid for process in processes.marked(name)]
+
+    def test_one_in_the_middle_of_execve_is_found(self, folder, start, monkeypatch):
+        """Its environment is empty for a moment, as the kernel has it before the new one is laid down."""
+        child = start(folder, "echo ready; exec sleep 1000")
+        wait_until("the mark", lambda: (processes.marked(folder) or None, ""), Deadline.after(20))
+        real, fields, empty = Path.read_bytes, processes.stat_fields, [b""] * 3
+
+        def in_exec(pid):
+            found = fields(pid)
+            return [*found[:48], "0", *found[49:]] if pid == child.pid and empty else found
+
+        monkeypatch.setattr(processes, "stat_fields", in_exec)
+        monkeypatch.setattr(
+            Path, "read_bytes",
+            lambda path: empty.pop() if empty and path == Path(f"/proc/{child.pid}/environ") else real(path),
+        )  # fmt: skip
+        assert [process.pid for process in processes.marked(folder)] == [child.pid]
+        assert empty == []
+
+    def test_a_process_without_any_variable_is_not_waited_for(self, folder, start):
+        child = start(folder, "echo ready; exec env -i sleep 1000")
+        wait_until("the new program", lambda: (_comm(child.pid) == "sleep" or None, ""), Deadline.after(20))
+        assert processes._is_in_exec(child.pid) is False
+        assert processes.marked(folder) == []
 
     def test_it_does_not_find_this_process(self, folder):
         assert processes.marked(folder) == []
