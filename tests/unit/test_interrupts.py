@@ -95,24 +95,27 @@ class TestWhileAThreadStarts:
     def test_it_starts_and_the_signal_comes_then(self, capfd):
         def start_and_wait(thread, done):
             thread.start()
-            assert done.wait(5)
-            signal.pause()
+            assert done.wait(60)
+            # Not pause: a signal just before it would leave it waiting without an end.
+            time.sleep(20)
 
         done = threading.Event()
         thread = threading.Thread(target=done.set)
         with pytest.raises(Interrupted, match="SIGTERM"), raising():
             start_and_wait(thread, done)
-        thread.join(5)
+        thread.join(60)
         assert thread not in threading.enumerate()
         assert capfd.readouterr().err == ""
 
-    def test_a_clean_up_that_has_begun_meanwhile_is_not_cut_off(self):
+    def test_a_clean_up_that_has_begun_meanwhile_is_not_cut_off(self, monkeypatch):
         def start_and_clean_up():
             threading.Thread(target=time.sleep, args=(0,)).start()
             with waiting("removing"):
-                time.sleep(0.2)
+                signal.raise_signal(signal.SIGALRM)
                 done.append("removed")
 
+        # The alarm comes when the clean-up has surely begun.
+        monkeypatch.setattr(signal, "setitimer", lambda which, seconds: None)
         done = []
         with pytest.raises(Interrupted, match="SIGTERM"), raising():
             start_and_clean_up()

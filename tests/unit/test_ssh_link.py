@@ -18,7 +18,7 @@ from tests.link import Link
 from tests.ssh_server import SshServer
 
 SOON = Reconnect(limit_s=60, first_pause_s=0.01, longest_pause_s=0.05, answer_s=60)
-IMPATIENT = replace(SOON, answer_s=0.3)
+IMPATIENT = replace(SOON, answer_s=3)
 LARGE = 3_000_000
 
 
@@ -129,7 +129,8 @@ class TestCut:
             host.run(Command(argv=("true",), repeatable=True))
         assert clock.sleeps[:6] == [0.5, 1, 2, 4, 5, 5]
         assert max(clock.sleeps) == 5
-        assert 119 < sum(clock.sleeps) <= 120
+        # What passed on the real clock before the loss was noticed counts as well.
+        assert 60 < sum(clock.sleeps) <= 120
 
     def test_a_node_sought_in_vain_costs_the_next_command_one_try(self, link, connect):
         clock = FakeClock()
@@ -219,12 +220,13 @@ class TestFrozen:
     def test_the_next_command_leaves_the_frozen_connection_behind(self, link, host):
         host.connect()
         link.freeze()
-        assert host.run(Command(argv=("echo", "next"), timeout_s=3)).stdout == "next\n"
+        assert host.run(Command(argv=("echo", "next"), timeout_s=6)).stdout == "next\n"
         assert link.accepted == 2
 
     def test_a_repeatable_command_leaves_it_behind_at_its_deadline(self, server, link, connect, tmp_path):
-        command, executions = hanging_once(tmp_path, repeatable=True, timeout_s=2.0)
+        command, executions = hanging_once(tmp_path, repeatable=True, timeout_s=6)
         host = connect(IMPATIENT)
+        host.connect()
         breaker = once_running(server, link.freeze, executions)
         assert host.run(command).stdout == "out\n"
         breaker.join()
@@ -233,8 +235,9 @@ class TestFrozen:
 
     def test_a_dead_peer_gets_no_credit_for_ever(self, server, link, connect, tmp_path):
         """Each new connection freezes as well: the limit of the outage ends it."""
-        command, executions = counting(tmp_path, "sleep 60", repeatable=True, timeout_s=1.5)
-        host = connect(replace(IMPATIENT, limit_s=2.5))
+        command, executions = counting(tmp_path, "sleep 60", repeatable=True, timeout_s=5)
+        host = connect(replace(IMPATIENT, limit_s=8))
+        host.connect()
         stop = threading.Event()
 
         def freeze_all():
@@ -245,7 +248,7 @@ class TestFrozen:
         freezer = threading.Thread(target=freeze_all)
         freezer.start()
         try:
-            with pytest.raises(TransportError, match=r"no connection that lasts within 2\.5 s"):
+            with pytest.raises(TransportError, match="no connection that lasts within 8 s"):
                 host.run(command)
         finally:
             stop.set()
