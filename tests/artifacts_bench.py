@@ -15,7 +15,11 @@ VERSION = "v1.36.9"
 KUBERNETES = Request(kind="kubernetes", version=VERSION)
 ETCD = Request(kind="etcd", version="v3.6.99")
 BODY = b"#!/bin/sh\necho Kubernetes\n" * 50
-SHORT = Limits(connect_s=5.0, read_s=0.3, whole_s=30.0)
+ENOUGH = Limits(connect_s=20.0, read_s=20.0, whole_s=60.0)
+"""Only a transfer that is stuck reaches them."""
+
+SHORT = Limits(connect_s=20.0, read_s=0.3, whole_s=60.0)
+"""For a transfer that must be given up; a stalled machine reaches them in a good one, too."""
 
 
 def sha(content: bytes) -> str:
@@ -35,7 +39,7 @@ def releases(tmp_path: Path, *pins: Pin) -> Releases:
 
 def sources(tmp_path: Path, *pins: Pin, **rest: Any) -> Sources:
     """A cache below the test's folder and nothing else, unless ``rest`` names more."""
-    options = {"download": False, "limits": SHORT, "lock_timeout_s": 60.0} | rest
+    options = {"download": False, "limits": ENOUGH, "lock_timeout_s": 60.0} | rest
     return Sources(cache=tmp_path / "cache", releases=releases(tmp_path, *pins), **options)
 
 

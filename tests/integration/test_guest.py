@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import socket
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from lab.host import Deadline
 from lab.model import WaitTimeout
 from lab.providers import folders
 from lab.providers.contract import NodeSpec
+from lab.providers.qemu import guest as machine
 from lab.providers.qemu.provider import QemuProvider
 from lab.store import Store
 from tests.guests import Lab, assert_nothing_left, guests_of, leftovers, wait_for
@@ -45,7 +48,16 @@ def test_class_stage_on_a_real_kubelet_and_nothing_is_left(lab: Lab) -> None:
     assert leftovers() == []
 
 
-def test_guest_that_never_answers_ends_at_its_deadline_with_its_console(tmp_path: Path) -> None:
+def test_guest_that_never_answers_ends_at_its_deadline_with_its_console(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = machine.command_line
+
+    def mute(*, forwards: Mapping[int, int], **rest: Any) -> list[str]:
+        """Nobody in the guest listens at its port 9."""
+        return real(forwards=dict.fromkeys(forwards, 9), **rest)
+
+    monkeypatch.setattr(machine, "command_line", mute)
     provider = QemuProvider(cache_folder(), lambda text: None)
     with pytest.raises(WaitTimeout, match=r"gave up waiting for ssh(?s:.)*console of"):
         provider.create(NodeSpec(name="mute", run_id=tmp_path.name.lower()), Deadline.after(2.0))

@@ -276,10 +276,10 @@ def test_a_check_that_hangs_holds_up_no_other_and_is_named():
         readiness.Job(name="slow", run=lambda: [release.wait(60) or readiness.Check(name="slow", state="late")]),
         readiness.Job(name="quick", run=lambda: [readiness.Check(name="quick", state="well")]),
     ]
-    found = readiness.all_of(jobs, deadline_s=0.5)
+    found = readiness.all_of(jobs, deadline_s=5)
     release.set()
     assert [(check.name, check.word) for check in found] == [("slow", "fix"), ("quick", "ok")]
-    assert "no answer within 0.5 s" in found[0].state
+    assert "no answer within 5 s" in found[0].state
 
 
 def test_a_check_that_fails_is_a_line_with_the_reason():

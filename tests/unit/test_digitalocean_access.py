@@ -53,6 +53,7 @@ def test_a_listener_that_takes_the_connection_and_says_nothing_is_open(monkeypat
 
 
 def test_a_forwarder_that_closes_at_once_is_closed(monkeypatch):
+    monkeypatch.setattr(access, "PROBE_S", 60.0)
     with listening(monkeypatch, serve=lambda connection: connection.close()):
         assert not access._answers("127.0.0.1")
 

@@ -17,7 +17,7 @@ from lab.artifacts import (
     resolve_k3s_images,
 )
 from lab.model import NodeError, UsageError
-from tests.artifacts_bench import left_in, quiet, sha, sources
+from tests.artifacts_bench import ENOUGH, SHORT, left_in, quiet, sha, sources
 from tests.unit.test_artifacts_download import server  # noqa: F401 - a fixture
 from tests.unit.test_artifacts_runtime import STATIC
 
@@ -114,13 +114,14 @@ class TestDownload:
             ({f"/{TAG}/{SUMS}": listed(**{"k3s-arm64": b"x"})}, "has no line for k3s"),
             ({f"/{TAG}/{SUMS}": b"<html>"}, "not a line of sha256sum output"),
             ({f"/{TAG}/k3s": None}, "HTTP 404"),
-            ({f"/{TAG}/k3s": lambda handler: handler.server.stop.wait(5)}, "timed out"),
+            ({f"/{TAG}/k3s": lambda handler: handler.server.stop.wait(60)}, "timed out"),
         ],
     )
     def test_a_release_that_cannot_be_had_is_one_error(self, tmp_path, server, paths, said):  # noqa: F811
         publish(server)
         server.paths |= paths
-        options = sources(tmp_path, download=True, k3s_mirror=server.url)
+        limits = SHORT if said == "timed out" else ENOUGH
+        options = sources(tmp_path, download=True, k3s_mirror=server.url, limits=limits)
         with pytest.raises(NodeError, match=said) as caught:
             resolve(K3S, options, quiet)
         assert f"{TAG}/k3s with --artifacts, or make the release reachable (LAB_K3S_MIRROR)" in str(caught.value)

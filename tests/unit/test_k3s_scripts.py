@@ -249,7 +249,7 @@ case "$*" in
     *) exit 9;;
 esac
 """
-LIMITS = ("20", "5", "3", "3", "3", "3", "3", "3", "node", "lab")
+LIMITS = ("50", "50", "20", "20", "20", "20", "20", "20", "node", "lab")
 CONDITIONS = "MemoryPressure=False DiskPressure=False PIDPressure=False Ready=True "
 
 
@@ -329,7 +329,7 @@ class TestStart:
     def test_a_start_that_hangs_ends_at_its_limit(self, starting):
         starting.systemctl("sleep 30; exit 0")
         began = time.monotonic()
-        done = starting.start("20", "1", *LIMITS[2:])
+        done = starting.start("50", "1", *LIMITS[2:])
         assert done.stdout.startswith("failed: unit: not started within 1 s")
         assert time.monotonic() - began < 20
 
@@ -356,7 +356,7 @@ class TestStart:
     )
     def test_each_step_has_its_limit_and_its_last_state(self, starting, change, said):
         change(starting)
-        done = starting.start("20", "5", "1", "1", "1", "1", "1", "1", "node", "lab")
+        done = starting.start("50", "50", "1", "1", "1", "1", "1", "1", "node", "lab")
         assert done.exit_status == 1
         [failed] = [line for line in done.stdout.splitlines() if line.startswith("failed: ")]
         assert failed.startswith(said)
@@ -366,7 +366,7 @@ class TestStart:
     def test_the_whole_has_a_limit_too(self, starting):
         (starting.folder / "state/readyz").unlink()
         began = time.monotonic()
-        assert "failed: readyz" in starting.start("1", "5", "60", *LIMITS[3:]).stdout
+        assert "failed: readyz" in starting.start("5", "50", "50", *LIMITS[3:]).stdout
         assert time.monotonic() - began < 30
 
     def test_k3s_that_ends_while_it_is_waited_for(self, starting):

@@ -261,13 +261,12 @@ def test_readers_beside_a_rejudgement_see_whole_attempts(store):
     stop = threading.Event()
 
     def read():
-        count = 0
-        while not stop.is_set():
+        is_last = False
+        while not is_last:
+            is_last = stop.is_set()
             (found,) = store.attempts()
             assert found.verdict == found.observation
             assert found.raw() == {"a.txt": "said"}
-            count += 1
-        return count
 
     with ThreadPoolExecutor(2) as pool:
         readers = [pool.submit(read) for _ in range(2)]
@@ -276,7 +275,8 @@ def test_readers_beside_a_rejudgement_see_whole_attempts(store):
                 store.rejudge(attempt, {"n": n}, {"n": n})
         finally:
             stop.set()
-        assert all(reader.result(timeout=30) > 0 for reader in readers)
+        for reader in readers:
+            reader.result(timeout=60)
 
 
 # --- files of a run
