@@ -248,42 +248,46 @@ def _refuse_mixed(attempts: Iterable[AttemptRecord]) -> None:
     by_stage: dict[str, list[AttemptRecord]] = defaultdict(list)
     for attempt in attempts:
         by_stage[attempt.stage].append(attempt)
-    problems = [
-        _mixed_text(stage, by_stage[stage])
-        for stage in sorted(by_stage)
-        if any(_mixed(attempt, by_stage[stage]) for attempt in by_stage[stage])
-    ]
+    problems = [_mixed_text(stage, mixed) for stage in sorted(by_stage) if (mixed := _mixed(by_stage[stage]))]
     if problems:
         raise ResultsError("\n".join(problems))
 
 
-def _mixed(attempt: AttemptRecord, attempts: Sequence[AttemptRecord]) -> tuple[AttemptRecord, list[str]] | None:
-    """The latest attempt that this one disagrees with, of all or of its own environment, and in which inputs."""
-    key = environment_key(attempt)
-    for others in (attempts, [other for other in attempts if environment_key(other) == key]):
-        # Start times are UTC texts of one form, so their order as text is their order in time.
-        latest = max(others, key=lambda other: (other.started, attempt_order(other)))
-        names = differing_inputs(attempt.stamp, latest.stamp)
-        if environment_key(latest) != key:
-            names = [name for name in names if not _is_own_program(name, attempt.stamp, latest.stamp)]
-        if names:
-            return latest, names
-    return None
+def _mixed(attempts: Sequence[AttemptRecord]) -> list[tuple[AttemptRecord, AttemptRecord, list[str]]]:
+    """In order of cells: each attempt that disagrees with the latest of all, or else of its own environment; in which
+    inputs."""
+    latest = max(attempts, key=_age)
+    latest_in: dict[EnvironmentKey, AttemptRecord] = {}
+    for attempt in attempts:
+        best = latest_in.setdefault(environment_key(attempt), attempt)
+        if _age(attempt) > _age(best):
+            latest_in[environment_key(attempt)] = attempt
+    found = []
+    for attempt in sorted(attempts, key=attempt_order):
+        for other in (latest, latest_in[environment_key(attempt)]):
+            names = differing_inputs(attempt.stamp, other.stamp)
+            if environment_key(other) != environment_key(attempt):
+                names = [name for name in names if not _is_own_program(name, attempt.stamp, other.stamp)]
+            if names:
+                found.append((attempt, other, names))
+                break
+    return found
+
+
+def _age(attempt: AttemptRecord) -> tuple[Any, ...]:
+    """Sort key: start times are UTC texts of one form, so their order as text is their order in time."""
+    return attempt.started, attempt_order(attempt)
 
 
 def _is_own_program(name: str, one: Stamp, other: Stamp) -> bool:
     return name.startswith("script/") and not (name in one.inputs and name in other.inputs)
 
 
-def _mixed_text(stage: str, attempts: Sequence[AttemptRecord]) -> str:
+def _mixed_text(stage: str, mixed: Sequence[tuple[AttemptRecord, AttemptRecord, list[str]]]) -> str:
     """The refusal for one stage: each attempt that disagrees with the latest one, input by input."""
     lines = [f"stage {stage}: results of different inputs cannot stand in one table"]
     told: AttemptRecord | None = None
-    for attempt in sorted(attempts, key=attempt_order):
-        mixed = _mixed(attempt, attempts)
-        if mixed is None:
-            continue
-        latest, names = mixed
+    for attempt, latest, names in mixed:
         if latest is not told:
             lines.append(f"  latest: {_identity(latest)}")
             told = latest
