@@ -5,16 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lab.cli import console, shared
+from lab.cli import console
 from lab.cli.stored_results import Stored
 from lab.report import job_summary, junit
 from lab.secrets import SECRETS
 from lab.store import write_whole
-
-
-def check_junit(target: Path | None) -> None:
-    """UsageError when ``--junit`` names a folder; asked before anything is measured or written."""
-    shared.require_file_name("--junit", target, "claims.xml")
 
 
 def write_junit(stored: Stored, target: Path) -> None:

@@ -13,7 +13,7 @@ import typer
 from lab import experiment, failure, plan, project, resume
 from lab.cli import console, progress, shared
 from lab.cli.flags import Flags, check_places, check_resume, configured, make_config
-from lab.cli.summary import check_inputs, write_summary
+from lab.cli.summary import check_notes, write_summary
 from lab.config import RunConfig
 from lab.model import EXIT_OK, EXIT_UNKNOWN, Cell, LabError, Outcome, UsageError, heaviest_code
 from lab.providers.registry import SITES
@@ -39,7 +39,7 @@ def run(flags: Flags) -> None:
         return
     console.be_quiet(flags.quiet)
     try:
-        check_inputs(flags.results, flags.junit)
+        check_notes(flags.results)
         if flags.resume is None:
             _run(make_config(flags), None, flags)
         else:

@@ -46,9 +46,8 @@ def _text(stored: stored_results.Stored, results: Path) -> str:
     )
 
 
-def check_inputs(results: Path, junit: Path | None) -> None:
-    """UsageError for what would stop :func:`write_summary` at its end: asked before anything is measured or written."""
-    publish.check_junit(junit)
+def check_notes(results: Path) -> None:
+    """UsageError for notes that would stop :func:`write_summary` at its end: asked before anything is measured."""
     _notes(results / NOTES)
 
 
@@ -85,7 +84,7 @@ def write_summary(
     results: Path, folder: Path | None, junit: Path | None = None, asked: page.Wanted | None = None
 ) -> list[Verdict]:
     """Write results/summary.md and what else is asked for (JUnit, page, pictures); tell GitHub. The verdicts in it."""
-    publish.check_junit(junit)
+    shared.require_file_name("--junit", junit, "claims.xml")
     stored_results.require_folder(results)
     # Another run that ends now must not write over this with what it read before. The store locks stages' folders only.
     with opened(results, fcntl.LOCK_EX):

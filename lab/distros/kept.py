@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 
+from lab.atomic import replace_whole
 from lab.distros.gates import with_dependents
 from lab.model import GATED, Cell, UsageError
 from lab.providers.contract import Node
@@ -18,9 +19,7 @@ RECORD = "cell.json"
 def remember(node: Node, cell: Cell) -> None:
     """Write down the cell that is installed on a node now, before anything of it starts."""
     node.folder.mkdir(parents=True, exist_ok=True)
-    temporary = node.folder / f"{RECORD}.part"
-    temporary.write_text(json.dumps(cell.as_json(), sort_keys=True) + "\n")
-    temporary.replace(node.folder / RECORD)
+    replace_whole(node.folder / RECORD, (json.dumps(cell.as_json(), sort_keys=True) + "\n").encode())
 
 
 def require_same(node: Node, cell: Cell) -> None:

@@ -99,11 +99,19 @@ class SudoSsh(Ssh):
         self.host = SshHost(self.server.address(user="ubuntu"), "node", become=True)
 
 
-@pytest.fixture(params=[Fake, Local, Ssh, SudoSsh])
-def subject(request, tmp_path):
-    made = request.param(tmp_path)
-    yield made
-    made.close()
+def hosts(*kinds):
+    """A fixture that makes one host of each kind in turn, and closes it."""
+
+    @pytest.fixture(params=kinds)
+    def made(request, tmp_path):
+        host = request.param(tmp_path)
+        yield host
+        host.close()
+
+    return made
+
+
+subject = hosts(Fake, Local, Ssh, SudoSsh)
 
 
 @pytest.fixture
@@ -313,11 +321,7 @@ class TestHost:
             assert subject.mode(target) == mode
 
 
-@pytest.fixture(params=[Fake, Ssh, SudoSsh])
-def far(request, tmp_path):
-    made = request.param(tmp_path)
-    yield made
-    made.close()
+far = hosts(Fake, Ssh, SudoSsh)
 
 
 class TestChannels:
@@ -342,11 +346,7 @@ class TestChannels:
         assert self.count(far, lambda: far.host.put({**files, str(far.folder / "four"): source})) == 3
 
 
-@pytest.fixture(params=[Local, Ssh, SudoSsh])
-def real(request, tmp_path):
-    made = request.param(tmp_path)
-    yield made
-    made.close()
+real = hosts(Local, Ssh, SudoSsh)
 
 
 class TestRealHost:
