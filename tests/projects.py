@@ -28,6 +28,7 @@ from lab.experiment import Tools
 from lab.manifests import Manifests
 from lab.model import Cell
 from lab.project import node_scripts
+from lab.providers.qemu.provider import QemuProvider
 from lab.providers.registry import PROVIDERS, SITES
 from lab.stages import registry
 from lab.stages.context import StageContext
@@ -195,6 +196,10 @@ class Bench:
         """Let these be all stages that there are."""
         self.monkeypatch.setattr(registry, "STAGES", stages)
         self.monkeypatch.setattr(registry, "BY_NAME", {stage.name: stage for stage in stages})
+
+    def use_local_provider(self) -> None:
+        """Let ``qemu`` be the real one, on this bench's cache."""
+        self.monkeypatch.setitem(PROVIDERS, "qemu", lambda setup: QemuProvider(setup.cache, setup.progress))
 
     def lab(self, *words: str, leaves: int = 0) -> Ended:
         """Run the program; whatever happens it prints no traceback and no colour.

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 
 import filelock
 import pytest
 
 from lab import processes
 from lab.artifacts import cache
-from lab.host import Deadline, wait_until
 from lab.processes import Identity
-from tests.conftest import ROOT
+from tests.fetch_process import ENOUGH_S, FetchProcess, fixture_of
 
-ENOUGH_S = 60.0
 NAME = "kubernetes-v1.36.3-linux-amd64"
 
 # What go does as well: its own children, and a folder in TMPDIR that it deletes only when it ends by itself.
@@ -38,47 +33,28 @@ GO_MOD = "module k8s.io/kubernetes\n\ngo 1.26.0\n\nreplace k8s.io/api => ./stagi
 FETCH = "import sys; from lab.cli import main; sys.exit(main.main(['fetch', 'v1.36.3', '--no-download']))"
 
 
-class Build:
-    """A `lab fetch` in a process of its own, in the middle of `go build`."""
+class Build(FetchProcess):
+    """In the middle of `go build`."""
 
     def __init__(self, bench, monkeypatch):
-        self.root, self.cache, self.told = bench.root, bench.root / "cache", bench.root / "told"
-        self.temporary = bench.root / "temporary"
-        for name in ("temporary", "bin", "module"):
-            (bench.root / name).mkdir()
-        (bench.root / "module" / "go.mod").write_text(GO_MOD)
-        (bench.root / "module" / "go.sum").write_text("sum\n")
-        go = bench.root / "bin" / "go"
-        go.write_text(GO)
-        go.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{go.parent}:{os.environ['PATH']}")
-        for name, value in {"MODULE": bench.root / "module", "TOLD": self.told, "TMPDIR": self.temporary}.items():
-            monkeypatch.setenv(name, str(value))
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        super().__init__(bench, monkeypatch)
+        module = bench.root / "module"
+        module.mkdir()
+        (module / "go.mod").write_text(GO_MOD)
+        (module / "go.sum").write_text("sum\n")
+        self.tool("go", GO)
+        monkeypatch.setenv("MODULE", str(module))
+        monkeypatch.setenv("TOLD", str(self.told))
 
     def start(self):
-        errors = self.root / "errors"
-        with errors.open("wb") as stream:
-            self.lab = subprocess.Popen([sys.executable, "-c", FETCH], stderr=stream, cwd=self.root)
-        wait_until("go", lambda: (self.told.exists() or None, errors.read_text()), Deadline.after(ENOUGH_S))
-        child, leader, _ = self.told.read_text().split()
-        self.tools = [processes.identity(int(pid)) for pid in (child, leader)]
-        assert all(tool.is_alive() for tool in self.tools)
+        self.begin("-c", FETCH)
         (self.staging,) = (self.cache / "artifacts").glob(f".{NAME}-*")
 
-    def end(self):
-        if hasattr(self, "lab"):
-            self.lab.kill()
-            self.lab.wait(ENOUGH_S)
-        for folder in self.cache.rglob(".build-*"):
-            processes.end_marked(folder, grace_s=0)
+    def marks(self):
+        return self.cache.rglob(".build-*")
 
 
-@pytest.fixture
-def build(bench, monkeypatch):
-    made = Build(bench, monkeypatch)
-    yield made
-    made.end()
+build = fixture_of(Build)
 
 
 @pytest.mark.usefixtures("signals")

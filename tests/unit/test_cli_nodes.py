@@ -15,21 +15,17 @@ from lab import processes
 from lab.model import NodeError
 from lab.providers import folders
 from lab.providers.digitalocean.api import Api
-from lab.providers.qemu.provider import QemuProvider
-from lab.providers.registry import PROVIDERS
 from tests.cloud_processes import closed_port
 from tests.digitalocean_api import LocalDigitalOcean
-from tests.projects import make_bench
 from tests.ssh_server import SshServer
 
 HOUR_S = 3600.0
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch, capfd):
-    bench = make_bench(tmp_path, monkeypatch, capfd)
-    # The real local provider: it is its folders that are looked at here.
-    monkeypatch.setitem(PROVIDERS, "qemu", lambda setup: QemuProvider(setup.cache, setup.progress))
+def bench(bench):
+    # It is its folders that are looked at here.
+    bench.use_local_provider()
     return bench
 
 

@@ -6,26 +6,19 @@ import io
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from lab import processes
-from lab.host import Deadline, wait_until
 from lab.model import LeftBehind, NodeError
 from lab.providers.qemu import build_folder, image
-from lab.providers.qemu.provider import QemuProvider
-from lab.providers.registry import PROVIDERS
-from tests.conftest import ROOT
-from tests.projects import make_bench
+from tests.fetch_process import ENOUGH_S, FetchProcess, fixture_of
 
 SOURCES = "deb http://mirror.example.invalid/debian trixie main\n"
 DIGEST = image.NODE.digest
 PART = f"images/{DIGEST}.part"
-ENOUGH_S = 60.0
 
 # What the real one does as well: a tree below TMPDIR, children, and on SIGTERM it waits for them and deletes the tree.
 MMDEBSTRAP = """\
@@ -57,48 +50,26 @@ sys.exit(main.main(["fetch", "v1.36.3", "--artifacts", sys.argv[2], "--no-downlo
 """
 
 
-class Build:
-    """A `lab fetch` in a process of its own, in the middle of its image."""
+class Build(FetchProcess):
+    """In the middle of its image."""
 
     def __init__(self, bench, monkeypatch):
-        self.bench, self.cache = bench, bench.root / "cache"
-        self.told, self.errors = bench.root / "told", bench.root / "errors"
-        self.temporary = bench.root / "temporary"
-        (bench.root / "bin").mkdir()
-        self.temporary.mkdir()
+        super().__init__(bench, monkeypatch)
         self.binaries = bench.root / "binaries"
         self.binaries.mkdir()
         for name in ("hyperkube-v1.36.3", "etcd-v3.6.0"):
             (self.binaries / f"{name}-linux-amd64").write_bytes(name.encode())
-        monkeypatch.setenv("PATH", f"{bench.root / 'bin'}:{os.environ['PATH']}")
-        monkeypatch.setenv("TMPDIR", str(self.temporary))
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
-
-    def tool(self, name, text):
-        path = self.bench.root / "bin" / name
-        path.write_text(text)
-        path.chmod(0o755)
 
     def mmdebstrap(self, trap=POLITE):
         self.tool("mmdebstrap", MMDEBSTRAP.format(trap=trap.format(told=self.told), told=self.told))
 
     def start(self, *, grace_s=ENOUGH_S):
-        """Start it; returned once mmdebstrap and its child are at work. Their identities are kept."""
-        code = FETCH.format(sources=SOURCES)
-        with self.errors.open("wb") as errors:
-            self.lab = subprocess.Popen(
-                [sys.executable, "-c", code, str(grace_s), str(self.binaries)], stderr=errors, cwd=self.bench.root
-            )
-        self.wait_for("mmdebstrap", self.told.exists)
-        child, leader, tree = self.told.read_text().split()
-        self.tools = [processes.identity(int(pid)) for pid in (child, leader)]
-        self.tree = Path(tree)
+        """Start it; returned once mmdebstrap and its child are at work."""
+        self.tree = Path(self.begin("-c", FETCH.format(sources=SOURCES), str(grace_s), str(self.binaries)))
         assert self.tree.is_dir()
-        assert all(tool.is_alive() for tool in self.tools)
 
-    def wait_for(self, what, reached):
-        deadline = Deadline.after(ENOUGH_S)
-        wait_until(what, lambda: (reached() or None, self.errors.read_text()), deadline, interval_s=0.05)
+    def marks(self):
+        return [self.cache / PART]
 
     def ended(self):
         self.lab.wait(ENOUGH_S)
@@ -110,26 +81,15 @@ class Build:
         assert {path.name for path in (self.cache / "images").iterdir()} == {f"{DIGEST}.lock", f"{DIGEST}.log"}
         assert self.bench.lab("gc").err == "nothing is left over\n"
 
-    def end(self):
-        if hasattr(self, "lab"):
-            self.lab.kill()
-            self.lab.wait(ENOUGH_S)
-        processes.end_marked(self.cache / PART, grace_s=0)
-
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch, capfd):
-    made = make_bench(tmp_path, monkeypatch, capfd)
-    # The real local provider: it is its cache that is looked at here.
-    monkeypatch.setitem(PROVIDERS, "qemu", lambda setup: QemuProvider(setup.cache, setup.progress))
-    return made
+def bench(bench):
+    # It is its cache that is looked at here.
+    bench.use_local_provider()
+    return bench
 
 
-@pytest.fixture
-def build(bench, monkeypatch):
-    made = Build(bench, monkeypatch)
-    yield made
-    made.end()
+build = fixture_of(Build)
 
 
 @pytest.mark.usefixtures("signals")
