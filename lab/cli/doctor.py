@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
 from lab.cli import console, readiness, shared
 from lab.cli.cloud_readiness import cloud_jobs
-from lab.config import token_of
 from lab.model import EXIT_NODE, UsageError
 from lab.providers.registry import PROVIDERS
 
@@ -24,8 +22,7 @@ def doctor(
 
     A line with `note` is worth knowing; a run goes on without it. Nothing is made or changed.
     """
-    usual = "digitalocean" if token_of(os.environ) else "qemu"
-    chosen = usual if provider is None else provider
+    chosen = shared.usual_provider() if provider is None else provider
     if chosen not in PROVIDERS:
         raise UsageError(f"--provider {chosen or repr(chosen)}: there is only {', '.join(PROVIDERS)}")
     found = readiness.all_of([*readiness.local_jobs(chosen), *cloud_jobs(chosen)])

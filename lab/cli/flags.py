@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
 import secrets
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
@@ -16,7 +15,7 @@ import typer
 
 from lab import presets, project
 from lab.cli import shared
-from lab.config import NodeOptions, RunConfig, make_cells, split_list, token_of
+from lab.config import NodeOptions, RunConfig, make_cells, split_list
 from lab.distros.registry import DISTROS
 from lab.model import UsageError
 from lab.providers import folders
@@ -268,9 +267,7 @@ def _provider(flags: Flags) -> str:
     kept = [place.provider for place in folders.read(shared.cache_folder()) if place.id == flags.node]
     if flags.provider is None and kept:
         return kept[0]
-    if flags.provider is None:
-        return "digitalocean" if token_of(os.environ) else "qemu"
-    return flags.provider
+    return shared.usual_provider() if flags.provider is None else flags.provider
 
 
 def _stages(flags: Flags) -> tuple[Stage, ...]:

@@ -74,6 +74,11 @@ def provider(name: str, nodes: NodeOptions | None = None, say: Callable[[str], N
     return PROVIDERS[name](setup)
 
 
+def usual_provider() -> str:
+    """Where nodes are made unless a flag says so: in the cloud when there is a token, else here."""
+    return "digitalocean" if token_of(os.environ) else "qemu"
+
+
 def usable_providers() -> list[Provider]:
     """Those whose nodes can be listed here: all, but for the cloud without a token."""
     return [provider(name) for name in PROVIDERS if name != "digitalocean" or token_of(os.environ)]
