@@ -49,7 +49,7 @@ CLOUD = image.Recipe(
     },
     setup=(
         "rm -f /etc/ssh/ssh_host_*",
-        "systemctl enable systemd-networkd ssh",
+        "systemctl enable systemd-networkd ssh lab-static-keys",
         "systemctl disable systemd-networkd-wait-online",
         "systemctl mask e2scrub_all.timer fstrim.timer dpkg-db-backup.timer systemd-tmpfiles-clean.timer",
         "update-initramfs -u -k all",

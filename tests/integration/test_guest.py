@@ -13,7 +13,7 @@ import pytest
 
 from lab import processes
 from lab.cli.shared import cache_folder
-from lab.host import Deadline
+from lab.host import Command, Deadline
 from lab.model import WaitTimeout
 from lab.providers import folders
 from lab.providers.contract import NodeSpec
@@ -62,6 +62,41 @@ def test_guest_that_never_answers_ends_at_its_deadline_with_its_console(
     with pytest.raises(WaitTimeout, match=r"gave up waiting for ssh(?s:.)*console of"):
         provider.create(NodeSpec(name="mute", run_id=tmp_path.name.lower()), Deadline.after(2.0))
     assert [guest.id for guest in provider.records() if guest.id.startswith("mute-")] == []
+
+
+FIRST_QUOTAS = """
+set -e
+cd /sys/fs/cgroup
+echo +cpu > cgroup.subtree_control
+mkdir quota busy
+trap "echo 1 > $PWD/busy/cgroup.kill" EXIT
+for each in 1 2 3; do
+    (echo 0 > busy/cgroup.procs; while :; do /bin/true; done) &
+done
+each=0
+while [ $each -lt 4000 ]; do
+    echo 50000 100000 > quota/cpu.max
+    echo max > quota/cpu.max
+    each=$((each + 1))
+done
+echo set $each
+"""
+
+
+def test_no_first_quota_patches_the_kernel_of_an_emulated_guest_at_work(tmp_path: Path) -> None:
+    provider = QemuProvider(cache_folder(), print)
+    spec = NodeSpec(name="quota", run_id=tmp_path.name.lower().replace("_", "-"))
+    node = provider.create(spec, Deadline.after(400))
+    try:
+        if node.facts["emulation"] != "tcg":
+            pytest.skip("this machine has KVM, whose CPUs patch the kernel as real ones do")
+        state = "systemctl is-system-running --wait; nproc; cat /sys/fs/cgroup/statickeys.slice/cpu{.max,set.cpus}"
+        said = node.host.run(Command(argv=("bash", "-c", state), timeout_s=120)).stdout.split("\n")
+        assert said[:4] == ["running", "2", "100000 100000", "0"]
+        # Without the slice no guest of five got as far as 140.
+        assert node.host.run(Command(argv=("sh", "-c", FIRST_QUOTAS), timeout_s=200)).stdout == "set 4000\n"
+    finally:
+        provider.destroy(node)
 
 
 def test_port_that_is_taken_is_one_clear_error(lab: Lab) -> None:

@@ -20,6 +20,7 @@ from lab.model import NodeError
 from lab.providers.qemu import guest
 from lab.providers.qemu.image import Image
 from lab.ssh_keys import make_key_pair
+from tests.captures_helper import ROOT
 
 
 @pytest.fixture
@@ -326,14 +327,47 @@ class TestThreads:
 
 
 def test_a_guest_whose_process_has_ended_is_gone_and_shows_its_console(tmp_path):
-    (tmp_path / "console.log").write_text("Kernel panic - not syncing\n")
-    child = processes.start(["sleep", "60"], folder=tmp_path, log=tmp_path / "qemu.log")
-    check = guest.watchman(child.pid, tmp_path)
+    (tmp_path / "console.log").write_text("[    0.0] Linux version 7.2.12\n")
+    assert (
+        said_when_gone(tmp_path, "[   94.1] login:")
+        == "the guest is gone, its QEMU process PID has ended; console:\n[   94.1] login:"
+    )
+
+
+# The console of a guest in which a quota was set and taken away while both CPUs were busy, under QEMU 7.2.
+PANIC = (ROOT / "tests" / "captures_special" / "panic-int3" / "console.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("console", "why"),
+    [
+        (PANIC, "Oops: int3: 0000 [#1] SMP NOPTI"),
+        ("[ 9.1] Kernel panic - not syncing: Attempted to kill init!", "Attempted to kill init!"),
+    ],
+    ids=["oops", "panic alone"],
+)
+def test_a_guest_whose_kernel_gave_up_says_so_first(tmp_path, console, why):
+    first, *rest = said_when_gone(tmp_path, console).split("\n")
+    assert first == f"the guest is gone, its kernel panicked ({why}); console:"
+    assert any("Kernel panic - not syncing" in line for line in rest)
+
+
+@pytest.mark.parametrize("console", ["", "[ 3.1] Oops: int3: 0000 [#1] SMP NOPTI"], ids=["none", "an oops alone"])
+def test_a_kernel_that_did_not_give_up_has_no_reason(tmp_path, console):
+    (tmp_path / "console.log").write_text(console)
+    assert guest.panic(tmp_path) is None
+
+
+def said_when_gone(folder, console):
+    child = processes.start(["sleep", "60"], folder=folder, log=folder / "qemu.log")
+    check = guest.watchman(child.pid, folder)
     check()
+    (folder / "console.log").write_text(console)
     child.kill()
     child.wait()
-    with pytest.raises(NodeError, match=f"its QEMU process {child.pid} has ended; console:\nKernel panic"):
+    with pytest.raises(NodeError) as caught:
         check()
+    return str(caught.value).replace(str(child.pid), "PID")
 
 
 class TestOutOfTime:

@@ -29,6 +29,11 @@ OVERLAY_S = 60
 KVM_PROBE_S = 20.0
 KILLED_S = 10
 LAST_LINES = 15
+PANIC = "Kernel panic"
+PANIC_LINES = 120
+"""An oops with its registers and its call trace, before the panic that it ends in."""
+
+OOPS = re.compile(r"Oops: .*|BUG: .*|kernel BUG at .*")
 
 CONTROL = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])"
@@ -173,9 +178,19 @@ def watchman(pid: int, folder: Path) -> Callable[[], None]:
 
     def check() -> None:
         if process is None or not process.is_alive():
-            raise NodeError(f"the guest is gone, its QEMU process {pid} has ended; console:\n{last_words(folder)}")
+            why = panic(folder)
+            cause = f"its QEMU process {pid} has ended" if why is None else f"its kernel panicked ({why})"
+            raise NodeError(f"the guest is gone, {cause}; console:\n{last_words(folder)}")
 
     return check
+
+
+def panic(folder: Path) -> str | None:
+    """Why the guest's kernel gave up, as its console says: what oopsed first, else the panic itself; None if it did not."""
+    lines = console_tail(folder / "console.log", PANIC_LINES).split("\n")
+    ends = [line for line in lines if PANIC in line]
+    oopses = [found[0] for line in lines if (found := OOPS.search(line))]
+    return (oopses or [ends[0].partition(PANIC)[2].removeprefix(" - not syncing: ")])[0] if ends else None
 
 
 def last_words(folder: Path) -> str:

@@ -55,6 +55,54 @@ class Recipe:
         return sha256_json(self.as_json())[:12]
 
 
+_STATIC_KEYS_UNIT = """\
+[Unit]
+Description=Settle the kernel code that the first pod would have patched
+Documentation=man:systemd.resource-control(5)
+ConditionVirtualization=qemu
+DefaultDependencies=no
+After=local-fs.target
+Before=sysinit.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh /usr/local/sbin/lab-static-keys
+[Install]
+WantedBy=sysinit.target
+"""
+_STATIC_KEYS_SLICE = """\
+[Unit]
+Description=A quota and a CPU set that stay, without processes
+[Slice]
+CPUQuota=100%
+AllowedCPUs=0
+"""
+_STATIC_KEYS_SCRIPT = """\
+set -e
+others() {
+    for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do
+        if [ -e $cpu ]; then echo $1 > $cpu; fi
+    done
+}
+back() { others 1; }
+trap back EXIT
+others 0
+systemctl start statickeys.slice
+"""
+STATIC_KEYS = {
+    "/etc/systemd/system/lab-static-keys.service": _STATIC_KEYS_UNIT,
+    "/etc/systemd/system/statickeys.slice": _STATIC_KEYS_SLICE,
+    "/usr/local/sbin/lab-static-keys": _STATIC_KEYS_SCRIPT,
+}
+"""Only under software emulation: the first CPU quota and the first CPU set of a boot make the kernel patch its own code
+(static keys, in update_curr and get_page_from_freelist), and QEMU's virtual CPUs do not always see the end of that
+together: one runs into the half-written instruction, and the kernel panics (Oops: int3). Here that is done at boot
+while one CPU is online, and a slice keeps both in use, so that no pod does it while the others work.
+
+With both CPUs busy, QEMU 7.2 panicked within 140 first quotas in five guests of five, QEMU 11.1 once in 10,240; with a
+quota that stays, 20,000 others were set and taken away without one.
+"""
+
 NODE = Recipe(
     # The release before this one has containerd 1.7, which kubelet 1.36 and later refuse.
     suite="forky",
@@ -86,10 +134,11 @@ NODE = Recipe(
         "/etc/initramfs-tools/modules": "virtio_pci\nvirtio_blk\next4\n",
         "/etc/initramfs-tools/conf.d/lab.conf": "MODULES=list\n",
         "/etc/sysctl.d/90-lab.conf": "net.ipv4.ip_forward=1\nvm.overcommit_memory=1\nkernel.panic_on_oops=1\n",
+        **STATIC_KEYS,
     },
     setup=(
         "rm -f /etc/ssh/ssh_host_*",
-        "systemctl enable systemd-networkd ssh lab-seed",
+        "systemctl enable systemd-networkd ssh lab-seed lab-static-keys",
         "systemctl disable containerd systemd-networkd-wait-online",
         "systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer "
         "systemd-tmpfiles-clean.timer",

@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 
 PORT_TRIES = 3
 BOOT_TRIES = 3
-PANIC = "Kernel panic"
 TAKEN = "Could not set up host forwarding"
 QEMU_LOG = "qemu.log"
 LISTEN_S = 20.0
@@ -194,10 +193,10 @@ def _why_ended(folder: Path, status: int) -> NodeError:
     Its kernel patches its own code while it boots, and under software emulation another virtual CPU sometimes runs into
     the half-written instruction (int3): that is :class:`_Panic`, a matter of luck, and nothing was measured yet.
     """
-    console, said = guest.console_tail(folder / "console.log", 60), guest.last_words(folder)
+    said = guest.last_words(folder)
     if TAKEN in guest.console_tail(folder / QEMU_LOG):
         return _PortTaken(said)
-    kind = _Panic if PANIC in console else NodeError
+    kind = NodeError if guest.panic(folder) is None else _Panic
     return kind(f"the guest ended by itself (status {status}); console:\n{said}")
 
 
