@@ -31,7 +31,7 @@ def lab(tmp_path: Path, artifacts: Path) -> Lab:
 
 
 def test_all_stages_of_one_version(lab: Lab) -> None:
-    done = lab.call(*lab.run_words("v1.36.3", "--json"), timeout_s=2400)
+    done = lab.measure(*lab.run_words("v1.36.3", "--json"), timeout_s=2400)
     (cell,) = json.loads(done.stdout)
     outcomes = {verdict["claim"]: verdict["outcome"] for verdict in cell["verdicts"]}
     store = Store(lab.results)

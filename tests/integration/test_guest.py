@@ -31,7 +31,7 @@ def lab(tmp_path: Path, artifacts: Path) -> Lab:
 
 
 def test_class_stage_on_a_real_kubelet_and_nothing_is_left(lab: Lab) -> None:
-    done = lab.call(*lab.run_words("v1.36.3", "--stages", "class,kernel,quota", "--json"), timeout_s=1200)
+    done = lab.measure(*lab.run_words("v1.36.3", "--stages", "class,kernel,quota", "--json"), timeout_s=1200)
     assert done.returncode == 0, done.stderr
     (cell,) = json.loads(done.stdout)
     outcomes = {verdict["claim"]: verdict["outcome"] for verdict in cell["verdicts"]}
