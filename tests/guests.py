@@ -52,7 +52,7 @@ class Lab:
         )
 
     def measure(self, *words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """A run, which goes on as its failure says to when an emulated guest's kernel met QEMU's flaw; once, and told."""
+        """A run; it goes on, as its failure says, when an emulated guest's kernel met QEMU's flaw. Once, and told."""
         done = self.call(*words, timeout_s=timeout_s)
         if done.returncode != EXIT_NODE or EMULATION_FLAW not in done.stderr:
             return done

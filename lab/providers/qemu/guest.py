@@ -186,7 +186,7 @@ def watchman(pid: int, folder: Path) -> Callable[[], None]:
 
 
 def panic(folder: Path) -> str | None:
-    """Why the guest's kernel gave up, as its console says: the first oops, else the panic itself; None if it did not."""
+    """Why the guest's kernel gave up, by its console: the first oops, else the panic itself; None if it did not."""
     lines = console_tail(folder / "console.log", PANIC_LINES).split("\n")
     ends = [line for line in lines if PANIC in line]
     oopses = [found[0] for line in lines if (found := OOPS.search(line))]
