@@ -23,6 +23,20 @@ def test_killed_labs_leave_nothing_once_their_time_is_over(tmp_path, monkeypatch
     assert "gc disturbed" in told
 
 
+GHOST = 415
+"""A schedule whose last gc meets a lone tag that the list of droplets shows on one that is gone."""
+
+
+def test_a_droplet_that_is_only_listed_any_more_keeps_no_tag(tmp_path, monkeypatch):
+    assert run_schedules(tmp_path, monkeypatch, 1, first=GHOST).startswith("1 schedules: 0 resources left")
+
+
+def test_that_schedule_notices_when_the_list_is_believed(tmp_path, monkeypatch):
+    monkeypatch.setattr(Remover, "_carriers", lambda self, tag: [droplet.name for droplet in self.api.droplets(tag)])
+    with pytest.raises(Broken, match=f"schedule {GHOST}: in the account are"):
+        run_schedules(tmp_path, monkeypatch, 1, first=GHOST)
+
+
 def test_only_what_is_ours_by_name_and_tag_and_expired_is_removed(tmp_path):
     print(collect_in_many_accounts(tmp_path, ACCOUNTS))
 

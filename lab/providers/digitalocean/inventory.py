@@ -235,10 +235,14 @@ class Remover:
             left.firewalls.discard(number)
 
     def _tag(self, name: CloudName) -> None:
-        strangers = [droplet.name for droplet in self.api.droplets(name.tag) if names.parse(droplet.name) != name]
+        strangers = [text for text in self._carriers(name.tag) if names.parse(text) != name]
         if strangers:
             raise NodeError(f"tag {name.tag} is carried by {', '.join(strangers)}, which is not ours")
         self._until_taken(partial(self.api.delete_tag, name.tag))
+
+    def _carriers(self, tag: str) -> list[str]:
+        """Names of the droplets with this tag that are there: a list may go on showing what is gone already."""
+        return [droplet.name for droplet in self.api.droplets(tag) if self._state(droplet.id) is not None]
 
     def collect_tags(self, found: Mapping[CloudName, Holdings], now_s: float, *, dry_run: bool) -> list[str]:
         """Delete our tags whose time is over and which nothing of ``found`` and no droplet carries; what was deleted.
@@ -248,7 +252,7 @@ class Remover:
         removed = []
         for tag in lone_tags(self.api, found):
             expires = names.expiry_of_tag(tag)
-            if expires is not None and expires <= now_s and not self.api.droplets(tag):
+            if expires is not None and expires <= now_s and not self._carriers(tag):
                 if not dry_run:
                     self._until_taken(partial(self.api.delete_tag, tag))
                 removed.append(f"tag {tag}")
