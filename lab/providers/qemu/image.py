@@ -99,8 +99,8 @@ STATIC_KEYS = {
 together: one runs into the half-written instruction, and the kernel panics (Oops: int3). Here that is done at boot
 while one CPU is online, and a slice keeps both in use, so that no pod does it while the others work.
 
-With both CPUs busy, QEMU 7.2 panicked within 140 first quotas in five guests of five, QEMU 11.1 once in 10,240; with a
-quota that stays, 20,000 others were set and taken away without one.
+With both CPUs busy, four guests of four panicked within 200 first quotas under QEMU 7.2, one after 10,240 under QEMU
+11.1; with a quota that stays, 20,000 others were set and taken away without one.
 """
 
 NODE = Recipe(
