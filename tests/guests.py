@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -56,10 +57,10 @@ class Lab:
         done = self.call(*words, timeout_s=timeout_s)
         if done.returncode != EXIT_NODE or EMULATION_FLAW not in done.stderr:
             return done
-        (resume,) = [line for line in done.stderr.split("\n") if "next: lab run --resume" in line]
-        print(f"GUEST PANICKED under software emulation, goes on with:{resume.partition('next:')[2]}\n{done.stderr}")
-        following = shlex.split(resume.partition("next: lab")[2])
-        return self.call(*following, *(word for word in words if word == "--json"), timeout_s=timeout_s)
+        (following,) = re.findall("next: lab (run --resume .*)", done.stderr)
+        print(f"GUEST PANICKED under software emulation, goes on with: lab {following}\n{done.stderr}")
+        as_before = [word for word in words if word == "--json"]
+        return self.call(*shlex.split(following), *as_before, timeout_s=timeout_s)
 
     def start(self, *words: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(

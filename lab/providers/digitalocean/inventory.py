@@ -235,14 +235,18 @@ class Remover:
             left.firewalls.discard(number)
 
     def _tag(self, name: CloudName) -> None:
-        strangers = [text for text in self._carriers(name.tag) if names.parse(text) != name]
+        strangers = self._carriers(name.tag, but_for=name)
         if strangers:
             raise NodeError(f"tag {name.tag} is carried by {', '.join(strangers)}, which is not ours")
         self._until_taken(partial(self.api.delete_tag, name.tag))
 
-    def _carriers(self, tag: str) -> list[str]:
-        """Names of the droplets with this tag that are there: a list may go on showing what is gone already."""
-        return [droplet.name for droplet in self.api.droplets(tag) if self._state(droplet.id) is not None]
+    def _carriers(self, tag: str, *, but_for: CloudName | None = None) -> list[str]:
+        """Names of the droplets with this tag that are there: a list may go on showing what is gone already.
+
+        Those of ``but_for`` are left out, and not asked for one by one.
+        """
+        listed = [one for one in self.api.droplets(tag) if but_for is None or names.parse(one.name) != but_for]
+        return [droplet.name for droplet in listed if self._state(droplet.id) is not None]
 
     def collect_tags(self, found: Mapping[CloudName, Holdings], now_s: float, *, dry_run: bool) -> list[str]:
         """Delete our tags whose time is over and which nothing of ``found`` and no droplet carries; what was deleted.

@@ -29,7 +29,7 @@ OVERLAY_S = 60
 KVM_PROBE_S = 20.0
 KILLED_S = 10
 LAST_LINES = 15
-PANIC = "Kernel panic"
+PANIC = re.compile(r"Kernel panic(?: - not syncing: )?(.*)")
 PANIC_LINES = 120
 """An oops with its registers and its call trace, before the panic that it ends in."""
 
@@ -187,10 +187,11 @@ def watchman(pid: int, folder: Path) -> Callable[[], None]:
 
 def panic(folder: Path) -> str | None:
     """Why the guest's kernel gave up, by its console: the first oops, else the panic itself; None if it did not."""
-    lines = console_tail(folder / "console.log", PANIC_LINES).split("\n")
-    ends = [line for line in lines if PANIC in line]
-    oopses = [found[0] for line in lines if (found := OOPS.search(line))]
-    return (oopses or [ends[0].partition(PANIC)[2].removeprefix(" - not syncing: ")])[0] if ends else None
+    said = console_tail(folder / "console.log", PANIC_LINES)
+    if (end := PANIC.search(said)) is None:
+        return None
+    oops = OOPS.search(said)
+    return end[1] if oops is None else oops[0]
 
 
 def last_words(folder: Path) -> str:
