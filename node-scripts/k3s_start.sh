@@ -14,8 +14,9 @@ socket=/run/k3s/containerd/containerd.sock
 starts=3
 node=$9
 
+# Hundredths of a second since boot: of whole seconds one may be over at once.
 now() {
-    sed 's/\..*//' /proc/uptime
+    sed 's/\.//; s/ .*//' /proc/uptime
 }
 
 fail() {
@@ -27,12 +28,12 @@ fail() {
 # Sets `end` to the point where a step must be done: its own limit, or that of the whole.
 begin() {
     began=$(now)
-    end=$((began + $1))
+    end=$((began + $1 * 100))
     [ "$end" -lt "$last" ] || end=$last
 }
 
 spent() {
-    echo "$(($(now) - began)) s"
+    echo "$((($(now) - began) / 100)) s"
 }
 
 properties() {
@@ -61,7 +62,7 @@ start_unit() {
     tries=0
     while :; do
         tries=$((tries + 1))
-        left=$((end - $(now)))
+        left=$(((end - $(now) + 99) / 100))
         [ "$left" -gt 0 ] || left=1
         systemctl reset-failed k3s 2>/dev/null
         said=$(timeout "$left" systemctl start k3s 2>&1)
@@ -135,7 +136,7 @@ calm() {
 }
 
 main() {
-    last=$(($(now) + $1))
+    last=$(($(now) + $1 * 100))
     namespace=${10}
     mkdir -p /run/lab "$credentials"
     chmod 700 "$credentials"

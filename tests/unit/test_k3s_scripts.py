@@ -13,6 +13,7 @@ import pytest
 
 from lab.host import Command, LocalHost
 from lab.parse.node_facts import feature_gates, parse_node_facts, sections
+from tests.node_programs import late_in_a_second
 from tests.unit.test_upstream_scripts import SCRIPTS, Root, overlapping
 
 PLACES = re.compile(
@@ -368,6 +369,14 @@ class TestStart:
         began = time.monotonic()
         assert "failed: readyz" in starting.start("5", "50", "50", *LIMITS[3:]).stdout
         assert time.monotonic() - began < 30
+
+    def test_a_step_has_its_whole_time_however_late_in_a_second_it_begins(self, starting):
+        (starting.folder / "state/readyz").unlink()
+        starting.tool("sleep", "")
+        late_in_a_second()
+        done = starting.start("50", "50", "1", *LIMITS[3:])
+        assert re.search(r"^failed: readyz: not within [1-9]\d* s; ", done.stdout, re.MULTILINE)
+        assert done.seconds > 0.98
 
     def test_k3s_that_ends_while_it_is_waited_for(self, starting):
         (starting.folder / "state/readyz").unlink()

@@ -21,6 +21,7 @@ from lab.model import Cell, CommandError, Gate, Interrupted, NodeError, Transpor
 from lab.providers.contract import Node, Site
 from tests.captures_helper import configz_for
 from tests.fakes import FakeClock, FakeHost, Inside, Reply, waits_on
+from tests.node_programs import late_in_a_second
 from tests.unit.test_upstream_distro import FACTS
 
 DROPLET = Site(reaches_controller=False, has_runtime=False, is_lasting=False)
@@ -439,12 +440,9 @@ class TestStart:
         [wait] = [command for command in host.commands if node_plane.READY in command.argv]
         assert (wait.argv[4], wait.timeout_s > 60, wait.repeatable) == ("60", True, True)
 
-    @pytest.mark.parametrize(
-        ("answers", "state", "status"),
-        [(["ok"], "active", 0), (["no", "no", "ok"], "active", 0), (["no"], "failed", 1), (["no"], "active", 1)],
-    )
-    def test_the_program_that_waits(self, tmp_path, answers, state, status):
-        calls = tmp_path / "calls"
+    def wait(self, folder, seconds, answers, state):
+        """The program as it ended: the API server gives one answer after another and then the last for ever."""
+        calls = folder / "calls"
         programs = {
             "curl": f'echo x >> {calls}; set -- {" ".join(answers)}; n=$(wc -l < {calls}); '
             '[ $n -gt $# ] && n=$#; shift $((n - 1)); printf %s "$1"',
@@ -453,13 +451,26 @@ class TestStart:
             "sleep": "exit 0",
         }
         for name, script in programs.items():
-            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-            (tmp_path / name).chmod(0o755)
-        argv = ("sh", "-c", node_plane.READY, "sh", "1", *node_plane.FIRST)
-        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-        done = LocalHost().run(Command(argv=argv, env=env, check=False))
-        assert done.exit_status == status
-        assert done.stdout == ("" if status == 0 else f"no\n{state}\nlast words\n")
+            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+            (folder / name).chmod(0o755)
+        argv = ("sh", "-c", node_plane.READY, "sh", str(seconds), *node_plane.FIRST)
+        env = {"PATH": f"{folder}:{os.environ['PATH']}"}
+        return LocalHost().run(Command(argv=argv, env=env, check=False))
+
+    @pytest.mark.parametrize("answers", [["ok"], ["no", "no", "ok"]])
+    def test_the_program_that_waits(self, tmp_path, answers):
+        done = self.wait(tmp_path, 50, answers, "active")
+        assert (done.exit_status, done.stdout) == (0, "")
+
+    @pytest.mark.parametrize(("seconds", "state"), [(50, "failed"), (0, "active")])
+    def test_it_ends_with_a_unit_and_with_its_time(self, tmp_path, seconds, state):
+        done = self.wait(tmp_path, seconds, ["no"], state)
+        assert (done.exit_status, done.stdout) == (1, f"no\n{state}\nlast words\n")
+
+    def test_it_waits_its_whole_time_however_late_in_a_second_it_begins(self, tmp_path):
+        late_in_a_second()
+        done = self.wait(tmp_path, 1, ["no"], "active")
+        assert (done.exit_status, done.seconds > 0.98) == (1, True)
 
     def test_a_unit_that_does_not_start_shows_what_was_said(self, host, clock):
         failed = Reply(status=1, stderr="failed\nactive\netcd: no space left on device\n")

@@ -78,10 +78,11 @@ exec journalctl $(printf " -u %s" "$@") -n {JOURNAL_LINES} -o cat --no-pager
 READY = f"""\
 seconds=$1
 shift
+# Hundredths of a second since boot: of whole seconds one may be over at once.
 now() {{
-    cut -d. -f1 /proc/uptime
+    sed 's/\\.//; s/ .*//' /proc/uptime
 }}
-end=$(($(now) + seconds))
+end=$(($(now) + seconds * 100))
 while :; do
     answer=$(curl --silent --show-error --max-time 20 --cacert {CREDENTIALS}/pki/ca.crt \
         --cert {CREDENTIALS}/pki/apiserver-kubelet.crt --key {CREDENTIALS}/pki/apiserver-kubelet.key \
