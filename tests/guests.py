@@ -81,11 +81,9 @@ def guests_of(owner_pid: int) -> list[folders.NodeFolder]:
 def wait_for(what: str, probe: Callable[[], object], seconds: float) -> None:
     """Wait until ``probe`` gives something true; fail the test otherwise."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if probe():
-            return
+    while not probe():
+        assert time.monotonic() < end, f"{what} did not happen within {seconds} s"
         time.sleep(0.2)
-    raise AssertionError(f"{what} did not happen within {seconds} s")
 
 
 def assert_nothing_left(guest: folders.NodeFolder) -> None:

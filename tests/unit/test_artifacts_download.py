@@ -218,7 +218,7 @@ def test_a_transfer_that_stands_still_is_given_up(tmp_path, server, answer):
 @pytest.mark.parametrize("answer", [trickling_body, trickling_head])
 def test_the_whole_time_ends_a_transfer_that_trickles(tmp_path, server, answer):
     server.paths["/file"] = answer
-    limits = Limits(connect_s=5.0, read_s=5.0, whole_s=0.5)
+    limits = Limits(connect_s=60.0, read_s=60.0, whole_s=0.5)
     with pytest.raises(Unavailable, match=r"not finished within 0\.5 s"):
         fetch_file(f"{server.url}/file", tmp_path / "file", "0" * 64, "test", limits, quiet)
     assert list(tmp_path.iterdir()) == []

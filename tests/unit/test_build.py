@@ -439,8 +439,13 @@ def test_run_logged_ends_the_whole_group_at_its_deadline(tmp_path):
 def test_run_logged_reports_ticks(tmp_path, monkeypatch):
     monkeypatch.setattr("lab.distros.upstream.build.TICK_S", 0.01)
     ticks = []
-    run(tmp_path, "import time; time.sleep(1.5)", on_tick=ticks.append)
-    assert ticks
+
+    def on_tick(elapsed_s):
+        ticks.append(elapsed_s)
+        (tmp_path / "ticked").touch()
+
+    program = "import pathlib, time\nwhile not pathlib.Path('ticked').exists(): time.sleep(0.01)"
+    run(tmp_path, program, on_tick=on_tick)
     assert ticks == sorted(ticks)
 
 

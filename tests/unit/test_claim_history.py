@@ -40,7 +40,7 @@ class Repository:
             env={**os.environ, **identity},
             check=True,
             capture_output=True,
-            timeout=30,
+            timeout=120,
         )
 
     def commit(self, text, unix, file="CLAIM.md"):
@@ -190,7 +190,7 @@ def test_a_git_that_hangs_is_a_usage_error(repository, monkeypatch, tmp_path):
     monkeypatch.setattr(claim_history, "GIT_TIMEOUT_S", 0.05)
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tools / "git").write_text("#!/bin/sh\nexec /bin/sleep 5\n")
+    (tools / "git").write_text("#!/bin/sh\nexec /bin/sleep 600\n")
     (tools / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tools))
     with pytest.raises(UsageError, match="gave no answer"):
@@ -254,6 +254,6 @@ def test_a_cut_history_is_known_as_such(tmp_path):
         ["git", "clone", "-q", "--depth=1", f"file://{origin}", str(tmp_path / "cut")],
         check=True,
         capture_output=True,
-        timeout=30,
+        timeout=120,
     )
     assert claim_history.read(tmp_path / "cut" / "CLAIM.md").is_shallow is True

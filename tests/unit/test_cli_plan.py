@@ -6,7 +6,9 @@ from decimal import Decimal
 
 import pytest
 
+from lab import experiment
 from lab.model import UsageError
+from lab.phases import Phases
 from tests.fakes import FakeDistro
 from tests.projects import tree
 
@@ -26,15 +28,16 @@ def test_a_dry_run_says_what_the_plan_says_and_touches_nothing(bench, more):
     assert bench.steps.calls == []
 
 
-def test_minutes_by_budget_and_then_from_an_earlier_run(bench):
+def test_minutes_by_budget_and_then_from_an_earlier_run(bench, monkeypatch):
+    monkeypatch.setattr(experiment, "Phases", lambda: Phases(bench.clock))
+    bench.steps.during("provider.create", lambda: bench.clock.advance(90))
     words = ("plan", *VERSIONS, "--results", str(bench.results))
     assert "expected 4.7 minutes (by budget); never less than 0.0" in bench.lab(*words).out
-    bench.steps.during("provider.create", lambda: None)
     assert bench.run().code == 0
     text = bench.lab(*words).out
-    assert "expected 2.3 minutes (1 of 2 cells as in an earlier run, the rest by budget)" in text
+    assert "expected 3.8 minutes (1 of 2 cells as in an earlier run, the rest by budget)" in text
     assert bench.run(versions="v1.37.2").code == 0
-    assert "expected 0.0 minutes (as in earlier runs)" in bench.lab(*words).out
+    assert "expected 3.0 minutes (as in earlier runs)" in bench.lab(*words).out
 
 
 def test_cost_calls_and_files(bench):

@@ -367,7 +367,7 @@ def said_when_gone(folder, console):
     child.wait()
     with pytest.raises(NodeError) as caught:
         check()
-    return str(caught.value).replace(str(child.pid), "PID")
+    return str(caught.value).replace(f"process {child.pid} ", "process PID ")
 
 
 class TestOutOfTime:

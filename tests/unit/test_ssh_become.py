@@ -53,9 +53,9 @@ def arrivals(server):
 def test_a_command_runs_as_root_with_its_environment_input_and_deadline(server, login):
     server.use_sudo()
     argv = ("sh", "-c", 'cat; echo "$LAB_TEST_ROOT $A $HOME"')
-    done = login().run(Command(argv=argv, stdin="in ", env={"A": "1 2"}, timeout_s=7))
+    done = login().run(Command(argv=argv, stdin="in ", env={"A": "1 2"}, timeout_s=70))
     assert done.stdout == "in 1 1 2 /root\n"
-    assert server.executed[0].startswith("sudo -n -- timeout -k 5 12 env 'A=1 2' sh -c ")
+    assert server.executed[0].startswith("sudo -n -- timeout -k 5 75 env 'A=1 2' sh -c ")
 
 
 @pytest.mark.parametrize("status", [0, 1, 3, 124, 137])

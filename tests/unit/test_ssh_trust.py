@@ -230,9 +230,8 @@ class TestRotation:
 
     @pytest.fixture
     def host(self, server):
-        made = SshHost(
-            server.address(), "node-1", reconnect=Reconnect(limit_s=30, first_pause_s=0.01, longest_pause_s=0.05)
-        )
+        soon = Reconnect(limit_s=30, first_pause_s=0.01, longest_pause_s=0.05, answer_s=60)
+        made = SshHost(server.address(), "node-1", reconnect=soon)
         yield made
         made.close()
 

@@ -113,7 +113,10 @@ class TestScripts:
         assert wait(place) == "no status: its unit is gone\n"
 
     def test_waiting_uses_no_cpu(self, node):
-        place = start(node, "import time; time.sleep(1.5)")
+        program = f"import pathlib, time\npathlib.Path({str(node / 'begun')!r}).touch()\ntime.sleep(1.5)"
+        place = start(node, program)
+        # From here on the lock is held: until then somebody who waits asks again at once.
+        wait_until("the program", lambda: ((node / "begun").exists() or None, ""), Deadline.after(60), interval_s=0.01)
         before = os.times()
         assert wait(place) == "0\n"
         after = os.times()
