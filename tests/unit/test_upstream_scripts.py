@@ -58,7 +58,7 @@ class Root:
     def run(self, name, **env):
         text = PLACES.sub(f"{self.folder}/", (SCRIPTS / name).read_text())
         settings = {"PATH": f"{self.folder / 'tools'}:/usr/bin:/bin", "CHAINS": "", **env}
-        return LocalHost().run(Command(argv=("sh", "-s"), stdin=text, env=settings, check=False))
+        return LocalHost().run(Command(argv=("sh", "-s"), stdin=text, env=settings, check=False, timeout_s=120))
 
     def calls(self):
         path = self.folder / "calls"
@@ -260,7 +260,7 @@ def overlapping(root, name):
             time.sleep(1)
         finally:
             go.touch()
-        done = first.result(60), second.result(60)
+        done = first.result(), second.result()
     return [(each.stdout, each.exit_status) for each in done]
 
 
