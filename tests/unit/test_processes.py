@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lab import processes
 from lab.host import Deadline, wait_until
 from lab.processes import MARK, Identity
+from tests.fakes import FakeClock
 
 LOOP = "echo ready; while :; do sleep 0.05; done"
 
@@ -157,10 +159,18 @@ class TestMarked:
             assert child.pid in [process.pid for process in processes.marked(name)]
 
     def test_one_in_the_middle_of_execve_is_found(self, folder, start, monkeypatch):
-        """Its environment is empty for a moment, as the kernel has it before the new one is laid down."""
+        """Its environment is empty for a moment, as the kernel has it before the new one is laid down.
+
+        The moment may be long: here the machine stands still for five seconds between two looks.
+        """
         child = start(folder, "echo ready; exec sleep 1000")
         wait_until("the mark", lambda: (processes.marked(folder) or None, ""), Deadline.after(20))
         real, fields, empty = Path.read_bytes, processes.stat_fields, [b""] * 3
+        clock = FakeClock()
+        monkeypatch.setattr(processes, "time", SimpleNamespace(sleep=lambda seconds: clock.advance(5)))
+        monkeypatch.setattr(
+            processes, "Deadline", SimpleNamespace(after=lambda seconds: Deadline.after(seconds, clock))
+        )
 
         def in_exec(pid):
             found = fields(pid)
