@@ -19,7 +19,7 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from lab import clock, experiment, resume
+from lab import clock, experiment, resume, run_records
 from lab.config import RunConfig
 from lab.experiment import CellResult, Tools
 from lab.host import Deadline
@@ -84,7 +84,7 @@ class Laboratory:
         schedule.counts = self.counts
         self.bench.monkeypatch.setattr(experiment, "Deadline", Later(schedule.cloud.clock))
         numbers = iter(range(10_000))
-        self.bench.monkeypatch.setattr(experiment.secrets, "token_hex", lambda size: f"{next(numbers):04x}")
+        self.bench.monkeypatch.setattr(run_records.secrets, "token_hex", lambda size: f"{next(numbers):04x}")
         tools = replace(self.tools, store=Store(folder / "results"), clock=schedule.cloud.clock)
         return Runs(bench=self.bench, folder=folder, schedule=schedule, tools=tools)
 

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import subprocess
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,6 +27,15 @@ def ended(bench):
     assert bench.run().code == 0
     (folder,) = run_folders(bench.results)
     return folder
+
+
+def test_runs_that_begin_in_the_same_second_never_share_a_folder(bench, monkeypatch):
+    drawn = iter(["aaaa", "aaaa", "bbbb"])
+    moment = datetime(2026, 12, 1, 2, 0, 0, tzinfo=UTC)
+    monkeypatch.setattr(run_records, "datetime", SimpleNamespace(now=lambda zone: moment))
+    monkeypatch.setattr(run_records, "secrets", SimpleNamespace(token_hex=lambda size: next(drawn)))
+    assert (bench.run().code, bench.run().code) == (0, 0)
+    assert [path.name for path in run_folders(bench.results)] == ["20261201T020000Z-aaaa", "20261201T020000Z-bbbb"]
 
 
 def verified(bench):
