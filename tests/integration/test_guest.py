@@ -91,10 +91,10 @@ def test_no_first_quota_patches_the_kernel_of_an_emulated_guest_at_work(tmp_path
         if node.facts["emulation"] != "tcg":
             pytest.skip("this machine has KVM, whose CPUs patch the kernel as real ones do")
         state = "systemctl is-system-running --wait; nproc; cat /sys/fs/cgroup/statickeys.slice/cpu{.max,set.cpus}"
-        said = node.host.run(Command(argv=("bash", "-c", state), timeout_s=120)).stdout.split("\n")
+        said = node.host.run(Command(argv=("bash", "-c", state), timeout_s=300)).stdout.split("\n")
         assert said[:4] == ["running", "2", "100000 100000", "0"]
         # Without the slice no guest of four got as far as 200.
-        assert node.host.run(Command(argv=("sh", "-c", FIRST_QUOTAS), timeout_s=200)).stdout == "set 4000\n"
+        assert node.host.run(Command(argv=("sh", "-c", FIRST_QUOTAS), timeout_s=600)).stdout == "set 4000\n"
     finally:
         provider.destroy(node)
 

@@ -79,6 +79,9 @@ def signal_at(working, process, number, what, reached):
 def test_while_something_is_being_made(working, path, number, handled):
     hang = Hang(handled=handled)
     working.api.faults.add("POST", path, hang)
+    if not handled:
+        # What arrives later still shows up in time when everything here stands still before that.
+        working.settle_s = 12.0
     process = working.start(working.run_words())
     told_s = signal_at(working, process, number, f"POST {path}", hang.arrived.is_set)
     if not handled:
@@ -186,6 +189,9 @@ def test_a_second_signal_waits_and_tells_the_ids(working, silent_port):
 
 @pytest.mark.parametrize(("status", "again"), [(403, False), (500, False), (500, True)])
 def test_what_cannot_be_deleted_is_named_with_exit_6(working, silent_port, status, again):
+    if again:
+        # The second signal is to come while the DELETE is still repeated, also when everything here stands still.
+        working.retry_s = 15.0
     process, connection = started_and_at_ssh(working, silent_port)
     (number,) = working.api.account.machines.started
     working.api.faults.add("DELETE", f"/v2/droplets/{number}", Error(status=status), times=1000)
