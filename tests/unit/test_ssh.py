@@ -47,6 +47,12 @@ def connect(server):
         host.close()
 
 
+@pytest.fixture
+def patient_boot(monkeypatch):
+    """A node's first line may take long: a try of a boot that ended before it would be one more connection."""
+    monkeypatch.setattr("lab.ssh.BOOT_TRY_S", 60.0)
+
+
 def counting(tmp_path, **settings):
     """A command that leaves one line per execution, and the way to count them."""
     log = tmp_path / "executions"
@@ -67,7 +73,7 @@ class TestHostKey:
         assert not issubclass(HostKeyMismatch, TransportError)
         assert issubclass(HostKeyMismatch, NodeError)
 
-    def test_waiting_for_a_node_stops_at_a_mismatch(self, connect, server):
+    def test_waiting_for_a_node_stops_at_a_mismatch(self, connect, server, patient_boot):
         host = connect(host_key=make_key_pair("x")[1])
         calls = []
         with pytest.raises(HostKeyMismatch):
@@ -182,9 +188,7 @@ class TestWaitReady:
         assert host.run(Command(argv=("echo", "up"))).stdout == "up\n"
         host.close()
 
-    def test_refused_logins_are_not_hammered(self, server, monkeypatch):
-        # A try that ended before it was refused would have no such pause.
-        monkeypatch.setattr("lab.ssh.BOOT_TRY_S", 60.0)
+    def test_refused_logins_are_not_hammered(self, server, patient_boot):
         server.start()
         server.lets_in = False
         clock = FakeClock()
@@ -240,11 +244,12 @@ class TestLostConnection:
         for _ in range(200):
             server.break_next("executions", "drop")
         clock = FakeClock()
-        host = connect(reconnect=Reconnect(limit_s=20, clock=clock, sleep=clock.sleep))
-        with pytest.raises(TransportError, match="no connection that lasts within 20 s; last: node-1"):
+        # What passes on the real clock until a loss is noticed counts as well: a machine that stands still uses it up.
+        host = connect(reconnect=Reconnect(limit_s=60, clock=clock, sleep=clock.sleep))
+        with pytest.raises(TransportError, match="no connection that lasts within 60 s; last: node-1"):
             host.run(command)
-        assert 2 <= executions() <= 9
-        assert sum(clock.sleeps) <= 20
+        assert 2 <= executions() <= 17
+        assert sum(clock.sleeps) <= 60
 
     @pytest.mark.parametrize("repeatable", [False, True])
     def test_output_before_the_loss_is_never_taken_for_all(self, connect, server, repeatable):
@@ -367,8 +372,8 @@ class TestEndOfACommand:
         assert done.stderr == "\nlab-rc-0123456789abcdef=0\n"
 
     def test_the_far_side_gets_a_deadline_of_its_own(self, connect, server):
-        connect().run(Command(argv=("true",), timeout_s=7.2))
-        assert server.executed[0].startswith("timeout -k 5 13 true; ")
+        connect().run(Command(argv=("true",), timeout_s=67.2))
+        assert server.executed[0].startswith("timeout -k 5 73 true; ")
 
     def test_a_server_that_never_answers_the_request_is_a_timeout(self, connect, server):
         server.break_next("echo", "no-reply")
