@@ -24,13 +24,15 @@ from lab.model import sha256_json
 _logger = logging.getLogger(__name__)
 
 MARK = "LAB_NODE_FOLDER"
-EXEC_S = 10.0
-"""How long a process may be in the middle of execve before it is taken for one without an environment."""
-KILLED_S = 30.0
-"""How long one that was killed may take to be gone, on a machine that has much else to do or stands still meanwhile."""
+EXEC_S = 20.0
+"""How long a process may be in the middle of execve before it is taken for one without an environment. Nothing stays
+there, but a machine that stands still may let it, or whoever looks, wait for seconds."""
 KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of include/linux/sched.h."""
 MACHINE_ID = Path("/etc/machine-id")
+
+KILLED_S = 30.0
+"""How long one that was killed may take to be gone, on a machine that has much else to do or stands still meanwhile."""
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Children of this process that nobody has collected yet."""

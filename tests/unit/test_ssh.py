@@ -6,7 +6,11 @@ import base64
 import hashlib
 import logging
 import re
+import signal
+import subprocess
+import sys
 import threading
+import time
 import traceback
 from dataclasses import replace
 
@@ -18,6 +22,7 @@ from lab.model import NodeError, TransportError, UsageError, WaitTimeout
 from lab.ssh import AuthenticationRefused, HostKeyMismatch, Reconnect, SshHost, parse_public_key
 from lab.ssh_keys import make_key_pair
 from tests.fakes import FakeClock
+from tests.projects import ROOT
 from tests.ssh_server import SshServer
 
 SECRET = "hunter2-geheim"
@@ -384,6 +389,48 @@ class TestEndOfACommand:
         server.break_next("exit 3", "early-close")
         done = connect().run(Command(argv=("sh", "-c", "exit 3"), stdin="x" * 5_000_000, check=False))
         assert done.exit_status == 3
+
+
+STOPPED = """
+import time
+from types import SimpleNamespace
+from lab.host import Deadline
+from lab.ssh_channel import {waiting}
+
+closed = []
+transport = SimpleNamespace(close=lambda: closed.append(1), is_active=lambda: True)
+"""
+HANGING_UP = """
+channel = SimpleNamespace(get_transport=lambda: transport, close=lambda: None)
+deadline = Deadline.after(1)
+with hanging_up_after(deadline, channel):
+    print("begun", flush=True)
+    while deadline.remaining_s() > 0:
+        time.sleep(0.02)
+    time.sleep(0.1)
+"""
+ANSWERING = """
+def request(kind):
+    print("begun", flush=True)
+    for _ in range(20):
+        time.sleep(0.02)
+
+transport.global_request = request
+assert answers(transport, 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("waiting", "text"), [("hanging_up_after", HANGING_UP), ("answers", ANSWERING)], ids=["end", "question"]
+)
+def test_a_stop_of_this_very_process_is_no_dead_link(waiting, text):
+    script = f"{STOPPED.format(waiting=waiting)}{text}assert not closed\n"
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(60) == 0
 
 
 class TestSecrets:
