@@ -31,6 +31,9 @@ KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of include/linux/sched.h."""
 MACHINE_ID = Path("/etc/machine-id")
 
+KILLED_S = 30.0
+"""How long one that was killed may take to be gone, on a machine that has much else to do or stands still meanwhile."""
+
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Children of this process that nobody has collected yet."""
 
@@ -148,10 +151,12 @@ def _environment(pid: int) -> list[bytes]:
     deadline = Deadline.after(EXEC_S)
     try:
         found = Path(f"/proc/{pid}/environ").read_bytes()
-        while not found and deadline.remaining_s() > 0:
+        while not found:
+            # Looked at once more when the time is over: it may have been over since the first look.
+            is_last = deadline.remaining_s() <= 0
             was_in_exec = _is_in_exec(pid)
             found = Path(f"/proc/{pid}/environ").read_bytes()
-            if not was_in_exec:
+            if is_last or not was_in_exec:
                 break
             time.sleep(0.005)
     except OSError:
@@ -170,12 +175,16 @@ def _is_in_exec(pid: int) -> bool:
 def end_marked(folder: Path, *, grace_s: float = 2.0) -> list[Identity]:
     """End every process of a node, with its group: SIGTERM, then SIGKILL after ``grace_s``. Those that would not go."""
     left: list[Identity] = []
-    for number, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
-        deadline = Deadline.after(seconds)
+    for number, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILLED_S)):
         living = marked(folder)
         _send(living, number)
-        while living and deadline.remaining_s() > 0:
+        # Their time begins when they have been told: to look for them may take seconds.
+        deadline = Deadline.after(seconds)
+        while living:
+            is_last = deadline.remaining_s() <= 0
             living = [process for process in living if not _has_ended(process)]
+            if is_last:
+                break
             if living:
                 time.sleep(0.05)
         left = marked(folder)

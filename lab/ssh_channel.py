@@ -20,6 +20,7 @@ POLL_S = 0.02
 CHUNK = 1 << 16
 WATCH_S = 0.1
 HANG_UP_S = 1.0
+STEPS = 10
 
 
 @contextlib.contextmanager
@@ -53,9 +54,13 @@ def hanging_up_after(deadline: Deadline, channel: paramiko.Channel) -> Iterator[
     Even to close a channel is to send something, and on a dead link with full buffers paramiko sends without an end.
     After a signal nothing is sent: it may have come while paramiko held the lock that this needs.
     """
-    guard = threading.Timer(deadline.remaining_s() + HANG_UP_S, channel.get_transport().close)
-    guard.daemon = True
-    guard.start()
+    transport, left_s, finished = channel.get_transport(), deadline.remaining_s(), threading.Event()
+
+    def guard() -> None:
+        if not finished.wait(left_s) and not _is_set_within(finished, HANG_UP_S):
+            transport.close()
+
+    threading.Thread(target=guard, daemon=True).start()
     try:
         yield
     except Exception:
@@ -64,7 +69,15 @@ def hanging_up_after(deadline: Deadline, channel: paramiko.Channel) -> Iterator[
     else:
         _close(channel)
     finally:
-        guard.cancel()
+        finished.set()
+
+
+def _is_set_within(event: threading.Event, seconds: float) -> bool:
+    """Whether it comes in this time; in steps, of which a stop of this very process takes away one at most.
+
+    After it a single wait would be over at once, before any other thread could do what is waited for.
+    """
+    return any(event.wait(seconds / STEPS) for _ in range(STEPS))
 
 
 def _close(channel: paramiko.Channel) -> None:
@@ -80,14 +93,15 @@ def answers(transport: paramiko.Transport | None, within_s: float) -> bool:
     if transport is None or not transport.is_active():
         return False
 
+    answered = threading.Event()
+
     def ask() -> None:
         with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
             transport.global_request("keepalive@openssh.com")
+        answered.set()
 
-    question = threading.Thread(target=ask, daemon=True)
-    question.start()
-    question.join(within_s)
-    if question.is_alive() or not transport.is_active():
+    threading.Thread(target=ask, daemon=True).start()
+    if not _is_set_within(answered, within_s) or not transport.is_active():
         transport.close()
         return False
     return True

@@ -27,20 +27,25 @@ class Link:
         self._pairs: list[_Pair] = []
         self._threads: list[threading.Thread] = []
         self._timers: list[threading.Timer] = []
-        self.port = 0
         self._listener: socket.socket | None = None
+        self._accepting: threading.Thread | None = None
+        # Bound as long as the link is there, so that nobody else gets the port while nothing listens on it.
+        self._reserved = _bound(0)
+        self.port = int(self._reserved.getsockname()[1])
         self.allow()
 
     def stop(self) -> None:
         """End every connection and thread."""
         for timer in self._timers:
             timer.cancel()
+            timer.join()
         self.refuse()
         self.thaw()
         self.cut()
         for thread in self._threads:
             thread.join(timeout=20)
             assert not thread.is_alive(), thread
+        self._reserved.close()
 
     def cut(self) -> None:
         """Reset every connection, both ways; on return nothing passes any more."""
@@ -51,22 +56,22 @@ class Link:
             assert pair.gone.wait(20)
 
     def refuse(self) -> None:
-        """Nothing listens any more; present connections stay."""
+        """Nothing listens any more; present connections stay, one that is just being accepted among them."""
         listener, self._listener = self._listener, None
         if listener is not None:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
             listener.close()
+        if self._accepting is not None:
+            self._accepting.join(timeout=20)
+            assert not self._accepting.is_alive()
 
     def allow(self) -> None:
         """Listen, on the same port as before."""
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
+        listener = _bound(self.port)
         listener.listen(16)
-        self.port = int(listener.getsockname()[1])
         self._listener = listener
-        self._start(self._accept, listener)
+        self._accepting = self._start(self._accept, listener)
 
     def cut_for(self, seconds: float) -> None:
         """Cut all and refuse new connections for a while."""
@@ -148,6 +153,14 @@ class Link:
             passing = data[: self._cut_after]
             self._cut_after = self._cut_after - len(passing) or None
             return passing, self._cut_after is None
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket at this port of loopback; several may be as long as one of them at most listens."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind(("127.0.0.1", port))
+    return made
 
 
 class _Pair:

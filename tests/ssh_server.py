@@ -76,6 +76,7 @@ class SshServer:
         self.connections = 0
         self.running = threading.Event()
         self.released = threading.Event()
+        self.is_over = False
         self.corrupt_uploads = False
         self.disk_is_full = False
         self.users = {"root"}
@@ -100,6 +101,7 @@ class SshServer:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        self.is_over = True
         self.released.set()
         self.drop_connections()
         left = processes.end_marked(self.folder, grace_s=0.5)
@@ -240,6 +242,9 @@ def _execute(
     assert child.stdout is not None
     assert child.stderr is not None
     with child:
+        if owner.is_over:
+            # Asked for before the end and begun after it: nobody else would end it.
+            os.killpg(child.pid, signal.SIGKILL)
         feeder = threading.Thread(target=_feed, args=(channel, child.stdin, fault), daemon=True)
         errors = threading.Thread(target=_pump, args=(child.stderr, channel.sendall_stderr, fault), daemon=True)
         feeder.start()

@@ -61,7 +61,7 @@ def clock():
 @pytest.fixture
 def api(server, clock):
     with contextlib.closing(
-        Api(TOKEN, f"{server.origin}/v2/", sleep=clock.sleep, clock=clock, request_timeout_s=10)
+        Api(TOKEN, f"{server.origin}/v2/", sleep=clock.sleep, clock=clock, request_timeout_s=60)
     ) as made:
         yield made
 

@@ -279,7 +279,8 @@ def test_no_public_address(cloud, monkeypatch):
     refused_early(cloud, NodeError, "public address could not be found out .*--allow-from ADDRESS", allow_from=None)
 
 
-def test_an_address_is_read_as_it_was_sent():
+def test_an_address_is_read_as_it_was_sent(monkeypatch):
+    monkeypatch.setattr(address, "TIMEOUT_S", 60.0)
     with address_service() as url:
         assert address.public_address(url) == "127.0.0.1"
 

@@ -393,7 +393,7 @@ def test_the_program_needs_no_module_outside_the_standard_library():
 
 def get(mirror, path):
     """Status and body of one answer; the path goes out as it is."""
-    connection = http.client.HTTPConnection(mirror.url.removeprefix("http://"), timeout=20)
+    connection = http.client.HTTPConnection(mirror.url.removeprefix("http://"), timeout=60)
     try:
         connection.request("GET", f"/{path}")
         answer = connection.getresponse()

@@ -151,7 +151,7 @@ class TestPreflight:
         assert preflight.parse(probe(memory=f"MemTotal {kib}\nSwapTotal 0")).memory_class_mib == mib
 
     def test_the_probe_runs_here_and_is_understood(self):
-        found = preflight.parse(LocalHost().run(Command(argv=("sh", "-c", preflight.SCRIPT))).stdout)
+        found = preflight.parse(LocalHost().run(Command(argv=("sh", "-c", preflight.SCRIPT), timeout_s=120)).stdout)
         assert found.system is not None
         assert found.system.startswith("Linux ")
         assert found.cpus == os.cpu_count()

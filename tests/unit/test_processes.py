@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -58,6 +59,25 @@ def _zombie(pid):
         "a zombie", lambda: ((processes.stat_fields(pid) or ["gone"])[0] in ("Z", "gone") or None, ""),
         Deadline.after(20), interval_s=0.01,
     )  # fmt: skip
+
+
+def on_a_clock(monkeypatch):
+    """The clock of all waits of :mod:`lab.processes` from now on, which moves only by hand."""
+    clock = FakeClock()
+    monkeypatch.setattr(processes, "Deadline", SimpleNamespace(after=lambda seconds: Deadline.after(seconds, clock)))
+    return clock
+
+
+def slowly(clock, monkeypatch):
+    """Let it take long, on that clock, to look for processes."""
+    real = processes.marked
+
+    def marked(folder):
+        found = real(folder)
+        clock.advance(1000)
+        return found
+
+    monkeypatch.setattr(processes, "marked", marked)
 
 
 class TestIdentity:
@@ -184,6 +204,27 @@ class TestMarked:
         assert [process.pid for process in processes.marked(folder)] == [child.pid]
         assert empty == []
 
+    def test_one_in_the_middle_of_execve_is_looked_at_again_though_the_time_is_over(self, folder, start, monkeypatch):
+        """As when this process was stopped for longer than that after its first look."""
+        child = start(folder, "echo ready; exec sleep 1000")
+        wait_until("the mark", lambda: (processes.marked(folder) or None, ""), Deadline.after(20))
+        clock = on_a_clock(monkeypatch)
+        real, fields, empty = Path.read_bytes, processes.stat_fields, [b""]
+
+        def read_bytes(path):
+            if not empty or path != Path(f"/proc/{child.pid}/environ"):
+                return real(path)
+            clock.advance(2 * processes.EXEC_S)
+            return empty.pop()
+
+        def in_exec(pid):
+            found = fields(pid)
+            return [*found[:48], "0", *found[49:]] if pid == child.pid else found
+
+        monkeypatch.setattr(processes, "stat_fields", in_exec)
+        monkeypatch.setattr(Path, "read_bytes", read_bytes)
+        assert [process.pid for process in processes.marked(folder)] == [child.pid]
+
     def test_a_process_without_any_variable_is_not_waited_for(self, folder, start):
         child = start(folder, "echo ready; exec env -i sleep 1000")
         wait_until("the new program", lambda: (_comm(child.pid) == "sleep" or None, ""), Deadline.after(20))
@@ -240,6 +281,30 @@ class TestEndMarked:
         start(folder, "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
         assert processes.end_marked(folder, grace_s=20) == []
         assert "bye" in (folder / "log-0").read_text()
+
+    def test_to_look_for_a_polite_child_takes_nothing_off_its_time(self, folder, start, monkeypatch):
+        start(folder, "trap 'sleep 0.3; echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+        slowly(on_a_clock(monkeypatch), monkeypatch)
+        assert processes.end_marked(folder, grace_s=20) == []
+        assert "bye" in (folder / "log-0").read_text()
+
+    def test_a_killed_child_that_is_gone_late_did_go(self, folder, start, monkeypatch):
+        """The kernel takes its time, and this process was stopped for longer than it waits."""
+        start(folder, f"trap '' TERM; {LOOP}")
+        slowly(on_a_clock(monkeypatch), monkeypatch)
+        told, timers = os.killpg, []
+
+        def late(group, number):
+            timers.append(threading.Timer(0.5 if number == signal.SIGKILL else 0, told, (group, number)))
+            timers[-1].start()
+
+        monkeypatch.setattr(os, "killpg", late)
+        try:
+            assert processes.end_marked(folder, grace_s=0) == []
+        finally:
+            for timer in timers:
+                timer.join()
+            monkeypatch.setattr(os, "killpg", told)
 
     def test_a_child_that_ignores_the_request_is_killed(self, folder, start):
         child = start(folder, f"trap '' TERM; {LOOP}")
