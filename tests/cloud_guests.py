@@ -181,7 +181,7 @@ class GuestMachines:
         self._count += 1
         folder = self._folder / f"droplet-{number}"
         folder.mkdir(parents=True)
-        forwards = {self._ssh_port: guest.free_port(), PROBE_PORT: guest.free_port()}
+        forwards = dict(zip((self._ssh_port, PROBE_PORT), guest.free_ports(2), strict=True))
         # Two runs of tests at once must not want the same address.
         machine = _Running(folder=folder, gate=Gate(f"127.20.{os.getpid() % 250}.{self._count}", forwards))
         self._machines[number] = machine

@@ -78,11 +78,12 @@ def address_service() -> Iterator[str]:
             thread.join()
 
 
-def closed_port() -> int:
-    """A port of loopback on which nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port of loopback on which nobody listens, held so that nobody else gets it."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 def new_account(token: str, behaviour: Behaviour | None = None) -> Account:
@@ -101,6 +102,7 @@ class Office:
     token: str
     api: LocalDigitalOcean
     address_url: str
+    closed_port: int
     boot_s: float = 60.0
     settle_s: float = 6.0
     retry_s: float = 4.0
@@ -130,7 +132,7 @@ class Office:
     def run_words(self, *more: str, ssh_port: int | None = None) -> list[str]:
         return [
             "run", "--provider", "digitalocean", "--distro", "upstream", "--versions", "v1.36.3", "--stages", "class",
-            "--quick", "--results", str(self.results), "--ssh-port", str(ssh_port or closed_port()), *more,
+            "--quick", "--results", str(self.results), "--ssh-port", str(ssh_port or self.closed_port), *more,
         ]  # fmt: skip
 
     def start(self, *calls: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -161,8 +163,8 @@ class Office:
 def office(folder: Path, token: str, account: Account) -> Iterator[Office]:
     """Everything between two processes: no process, thread or droplet outlives it."""
     make_project(folder, claims=(ROOT / "CLAIM.md").read_text())
-    with address_service() as url, LocalDigitalOcean(account) as api:
-        made = Office(folder=folder, token=token, api=api, address_url=url)
+    with address_service() as url, LocalDigitalOcean(account) as api, closed_port() as port:
+        made = Office(folder=folder, token=token, api=api, address_url=url, closed_port=port)
         try:
             yield made
         finally:

@@ -8,6 +8,7 @@ import pytest
 
 from lab.model import EXIT_NODE
 from lab.ssh_keys import make_key_pair
+from tests.cloud_processes import closed_port
 from tests.k3s_standin import builder
 from tests.k3s_standin.bench import Bench
 from tests.k3s_standin.mirror import Fault, Mirror
@@ -64,11 +65,10 @@ def test_a_faulty_release_is_one_error_before_any_machine_is_touched(bench, mirr
     assert [path for path in (bench.folder / "cache").rglob("k3s*") if path.is_file() and path.suffix != ".lock"] == []
 
 
-def test_a_mirror_that_is_not_there_is_one_error(bench, mirror):
-    gone = Mirror(mirror.folder)
-    with gone:
-        pass
-    ended = Bench(bench.folder, gone, bench.host).run("v1.36.3", "--stages", "class", timeout_s=120)
+def test_a_mirror_that_is_not_there_is_one_error(bench, monkeypatch):
+    with closed_port() as port:
+        monkeypatch.setattr(Mirror, "url", f"http://127.0.0.1:{port}")
+        ended = bench.run("v1.36.3", "--stages", "class", timeout_s=120)
     assert ended.code == EXIT_NODE
     assert "Connection refused" in ended.error
     assert "LAB_K3S_MIRROR" in ended.error

@@ -140,6 +140,8 @@ WRONG_WORDS = {
 def test_words_that_no_verb_takes_are_an_error_like_every_other(bench, name):
     words, text = WRONG_WORDS[name]
     bench.monkeypatch.setattr("sys.argv", ["lab"])
+    # As a script's: under `python -m pytest` the program would be called by that name.
+    bench.monkeypatch.setattr("__main__.__package__", None)
     ended = bench.lab(*words)
     assert (ended.code, ended.out, ended.error) == (2, "", text)
     assert ended.err.endswith("\nhelp: docs/errors.md#bad-usage-or-input\n")

@@ -372,9 +372,10 @@ class TestSeveralProviders:
             raise NodeError("enough")
 
         monkeypatch.setenv("DIGITALOCEAN_TOKEN", "dop_v1_of_nobody_at_all")
-        monkeypatch.setenv("LAB_DIGITALOCEAN_API", f"http://127.0.0.1:{closed_port()}/v2/")
         monkeypatch.setitem(Api.__init__.__kwdefaults__, "sleep", sleep)
-        assert bench.lab(*words).code == 5
+        with closed_port() as port:
+            monkeypatch.setenv("LAB_DIGITALOCEAN_API", f"http://127.0.0.1:{port}/v2/")
+            assert bench.lab(*words).code == 5
         ((out, err),) = told
         assert out == ""
         assert re.search(r"^DigitalOcean GET /v2/\w+: .*refused.*; asking again for up to \d+ s$", err, re.MULTILINE)

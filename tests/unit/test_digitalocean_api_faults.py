@@ -55,7 +55,7 @@ def clock():
 @pytest.fixture
 def api(server, clock):
     with contextlib.closing(
-        Api(TOKEN, f"{server.origin}/v2/", sleep=clock.sleep, clock=clock, request_timeout_s=10)
+        Api(TOKEN, f"{server.origin}/v2/", sleep=clock.sleep, clock=clock, request_timeout_s=60)
     ) as made:
         yield made
 
@@ -174,7 +174,7 @@ def test_an_untrusted_certificate_ends_at_once_and_nothing_was_sent(clock, tmp_p
     server.http.handle_error = lambda request, address: None
     server.listen()
     try:
-        api = impatient(server.origin.replace("http", "https") + "/v2/", clock, request_timeout_s=10)
+        api = impatient(server.origin.replace("http", "https") + "/v2/", clock, request_timeout_s=60)
         with pytest.raises(ApiUnavailable, match="SSLCertVerificationError"):
             api.create_tag("t")
     finally:
@@ -259,6 +259,13 @@ def test_there_is_always_a_timeout(timeout_s):
 # --- what is told meanwhile -------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def no_long_wait(monkeypatch):
+    """No answer takes long enough to be told of, however long this machine stands still."""
+    monkeypatch.setattr(client, "told_when_long", lambda text, say: contextlib.nullcontext())
+
+
+@pytest.mark.usefixtures("no_long_wait")
 def test_what_is_waited_for_is_told_at_the_first_failure_and_once(server, clock):
     moments = []
     api = Api(
@@ -293,6 +300,7 @@ def test_an_answer_that_does_not_come_is_told_while_it_is_waited_for(server, clo
     assert waits == [f"waiting for {host} to answer GET /v2/tags (up to 20 s)"], "of repeats a line was printed before"
 
 
+@pytest.mark.usefixtures("no_long_wait")
 def test_a_request_that_is_not_repeated_tells_nothing(server, clock):
     said = []
     api = Api(TOKEN, f"{server.origin}/v2/", sleep=clock.sleep, clock=clock, progress=said.append)

@@ -44,6 +44,8 @@ def boots(tmp_path, monkeypatch):
     monkeypatch.setattr(guest, "accelerator", lambda disk_image, folder: seen["accel"])
     monkeypatch.setattr(guest, "make_overlay", overlay)
     monkeypatch.setattr(guest, "command_line", command_line)
+    # Scripts end by themselves, however late.
+    monkeypatch.setattr(qemu, "LISTEN_S", 300.0)
     return seen
 
 
@@ -53,7 +55,7 @@ def create(tmp_path, error=NodeError, **options):
         name="n", run_id="20261130t000000z-0000-1", vcpus=2, memory_mib=4096, files={}, expires_s=4102444800.0
     )
     with pytest.raises(error) as caught:
-        QemuProvider(tmp_path / "cache", lines.append, **options).create(spec, Deadline.after(60))
+        QemuProvider(tmp_path / "cache", lines.append, **options).create(spec, Deadline.after(600))
     return str(caught.value), lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from dataclasses import replace
 
 import paramiko
@@ -12,7 +13,7 @@ import pytest
 from lab import processes
 from lab.host import Command, Deadline, wait_until
 from lab.model import Interrupted, NodeError, TransportError, WaitTimeout
-from lab.ssh import HostKeyMismatch, Reconnect, SshHost
+from lab.ssh import CONNECT_TIMEOUT_S, UNNOTICED_S, HostKeyMismatch, Reconnect, SshHost
 from tests.fakes import FakeClock
 from tests.link import Link
 from tests.ssh_server import SshServer
@@ -54,6 +55,26 @@ def connect(server, link):
 @pytest.fixture
 def host(connect):
     return connect()
+
+
+class Watch:
+    """The clock of a command's deadlines: as the machine's, and a test may put it forward."""
+
+    def __init__(self):
+        self.ahead_s = 0.0
+
+    def __call__(self):
+        return time.monotonic() + self.ahead_s
+
+    def after(self, seconds):
+        return Deadline.after(seconds, self)
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    made = Watch()
+    monkeypatch.setattr("lab.ssh.Deadline", made)
+    return made
 
 
 def counting(tmp_path, line="echo out", **settings):
@@ -217,26 +238,42 @@ class TestFrozen:
             host.run(Command(argv=("sh", "-c", "cat; sleep 60"), stdin="x" * size, timeout_s=0.5))
         breaker.join()
 
-    def test_the_next_command_leaves_the_frozen_connection_behind(self, link, host):
+    def test_the_next_command_leaves_the_frozen_connection_behind(self, link, host, monkeypatch):
+        real, limits = paramiko.Transport.open_session, []
+
+        def impatient(transport, *, timeout):
+            monkeypatch.setattr(paramiko.Transport, "open_session", real)
+            limits.append(timeout)
+            return real(transport, timeout=1.0)
+
         host.connect()
         link.freeze()
-        assert host.run(Command(argv=("echo", "next"), timeout_s=6)).stdout == "next\n"
+        monkeypatch.setattr(paramiko.Transport, "open_session", impatient)
+        assert host.run(Command(argv=("echo", "next"), timeout_s=60)).stdout == "next\n"
         assert link.accepted == 2
+        # Real commands wait as long as for a connection.
+        assert limits == [CONNECT_TIMEOUT_S]
 
-    def test_a_repeatable_command_leaves_it_behind_at_its_deadline(self, server, link, connect, tmp_path):
-        command, executions = hanging_once(tmp_path, repeatable=True, timeout_s=6)
+    def test_a_repeatable_command_leaves_it_behind_at_its_deadline(self, server, link, connect, watch, tmp_path):
+        command, executions = hanging_once(tmp_path, repeatable=True, timeout_s=600)
         host = connect(IMPATIENT)
         host.connect()
-        breaker = once_running(server, link.freeze, executions)
+
+        def freeze_until_the_deadline():
+            link.freeze()
+            watch.ahead_s += command.timeout_s
+
+        breaker = once_running(server, freeze_until_the_deadline, executions)
         assert host.run(command).stdout == "out\n"
         breaker.join()
         assert executions() == 2
         assert link.accepted == 2
 
-    def test_a_dead_peer_gets_no_credit_for_ever(self, server, link, connect, tmp_path):
+    def test_a_dead_peer_gets_no_credit_for_ever(self, link, connect, watch, tmp_path):
         """Each new connection freezes as well: the limit of the outage ends it."""
-        command, executions = counting(tmp_path, "sleep 60", repeatable=True, timeout_s=5)
-        host = connect(replace(IMPATIENT, limit_s=8))
+        command, executions = counting(tmp_path, "sleep 60", repeatable=True, timeout_s=600)
+        limit_s = UNNOTICED_S + 3
+        host = connect(replace(IMPATIENT, limit_s=limit_s))
         host.connect()
         stop = threading.Event()
 
@@ -244,19 +281,19 @@ class TestFrozen:
             while not stop.wait(0.01):
                 if executions() > 0:
                     link.freeze()
+                    watch.ahead_s += command.timeout_s
 
         freezer = threading.Thread(target=freeze_all)
         freezer.start()
         try:
-            with pytest.raises(TransportError, match="no connection that lasts within 8 s"):
+            with pytest.raises(TransportError, match=f"no connection that lasts within {limit_s:g} s"):
                 host.run(command)
         finally:
             stop.set()
             freezer.join()
 
     def test_a_pause_of_the_link_shorter_than_the_deadline_loses_nothing(self, server, link, host, tmp_path):
-        command, executions = counting(tmp_path, "cat; echo out")
-        command = replace(command, stdin="y" * LARGE)
+        command, executions = counting(tmp_path, "cat; echo out", stdin="y" * LARGE, timeout_s=600)
 
         def pause():
             link.freeze()
@@ -297,7 +334,11 @@ class TestAnotherMachine:
         return act
 
     @pytest.mark.parametrize("moment", ["before", "between", "under a command", "under a transfer", "wait_ready"])
-    def test_it_stops_and_is_never_tried_again(self, server, link, host, other, lead_astray, tmp_path, moment):
+    def test_it_stops_and_is_never_tried_again(
+        self, server, link, host, other, lead_astray, tmp_path, monkeypatch, moment
+    ):
+        # One connection is counted below, however late its first line comes.
+        monkeypatch.setattr("lab.ssh.BOOT_TRY_S", 60.0)
         source = tmp_path / "source"
         source.write_bytes(b"x" * LARGE)
         command, _ = counting(tmp_path, "sleep 60; echo out", repeatable=True)
