@@ -25,7 +25,6 @@ from lab.model import JSON, Interrupted, LabError, LeftBehind, Missing, NodeErro
 from lab.phases import Phases
 from lab.providers.contract import Node, NodeSpec
 from lab.resume import Past
-from lab.run_records import new_run_id
 from lab.run_state import CellResult, Failure, Tools, Watched, iso, note
 from lab.stages import registry
 from lab.stages.contract import Stage
@@ -88,7 +87,7 @@ def run(config: RunConfig, tools: Tools, past: Past | None = None) -> list[CellR
     todo = config if past is None else replace(config, cells=resume.cells_to_do(past, config, tools.store))
     _check(todo, tools)
     given = _given(todo, tools)
-    journal = tools.store.open_run(new_run_id(tools.store.root)) if past is None else past.journal
+    journal = tools.store.new_run() if past is None else past.journal
     begun = tools.clock()
     state = Run(config=config, tools=tools, stages=stages, journal=journal, past=past, started=begun, given=given)
     try:

@@ -180,13 +180,10 @@ def end_marked(folder: Path, *, grace_s: float = 2.0) -> list[Identity]:
         _send(living, number)
         # Their time begins when they have been told: to look for them may take seconds.
         deadline = Deadline.after(seconds)
-        while living:
-            is_last = deadline.remaining_s() <= 0
-            living = [process for process in living if not _has_ended(process)]
-            if is_last:
+        while living := [process for process in living if not _has_ended(process)]:
+            if deadline.remaining_s() <= 0:
                 break
-            if living:
-                time.sleep(0.05)
+            time.sleep(0.05)
         left = marked(folder)
         if not left:
             break

@@ -1,13 +1,10 @@
-"""The records of runs: a name for a new one, what earlier ones took, and whether they are as they were written."""
+"""Reading the records of runs: what earlier ones took, and whether they are as they were written."""
 
 from __future__ import annotations
 
 import enum
 import json
-import os
-import secrets
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +20,6 @@ class Seal(enum.StrEnum):
     SEALED = "whole and unchanged"
     UNSEALED = "not sealed"
     UNFINISHED = "unfinished"
-
-
-def new_run_id(results: Path) -> str:
-    """A name that no run of these results has: of several that begin within a second two may draw the same end."""
-    while True:
-        name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-        # Not Path.exists: what keeps one from looking is told by whoever writes there.
-        if not os.path.exists(results / "_runs" / name):
-            return name
 
 
 def run_folders(results: Path) -> list[Path]:

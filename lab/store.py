@@ -180,6 +180,19 @@ class Store:
             shutil.rmtree(old)
         return _load(final, attempt.smoke)
 
+    def new_run(self) -> RunJournal:
+        """The journal of a run under a name of its own: of several that begin within a second two may draw the same."""
+        runs = self.root / "_runs"
+        while True:
+            run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+            with storing(runs / run_id):
+                runs.mkdir(parents=True, exist_ok=True)
+                try:
+                    (runs / run_id).mkdir()
+                except FileExistsError:
+                    continue
+            return self.open_run(run_id)
+
     def open_run(self, run_id: str) -> RunJournal:
         """The journal of a run, new or continued."""
         _check_name("run", run_id)

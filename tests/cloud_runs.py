@@ -19,10 +19,9 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from lab import clock, experiment, resume, run_records
+from lab import clock, experiment, resume, store
 from lab.config import RunConfig
 from lab.experiment import CellResult, Tools
-from lab.host import Deadline
 from lab.journal import read_events
 from lab.model import Cell, LeftBehind
 from lab.providers.contract import Site
@@ -31,7 +30,7 @@ from lab.store import Store
 from tests.cloud_bench import HOUR_S
 from tests.cloud_crashes import IS_CAMPAIGN, Machine, Process, Schedule, random_faults, require, snapshot
 from tests.digitalocean_api import Effect
-from tests.fakes import FakeDistro
+from tests.fakes import Deadlines, FakeDistro
 from tests.killed_runs import looped
 from tests.projects import Bench
 
@@ -47,16 +46,6 @@ class NothingToInstall(FakeDistro):
     def files(self, cell: Cell, site: Site) -> Mapping[str, Path]:
         assert not site.reaches_controller
         return {}
-
-
-class Later:
-    """Deadlines on the account's clock."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-
-    def after(self, seconds: float) -> Deadline:
-        return Deadline.after(seconds, self._now)
 
 
 @dataclass(kw_only=True)
@@ -82,9 +71,9 @@ class Laboratory:
         folder = self.bench.root / f"{self.examples}"
         schedule = Schedule(folder, self.machine, seed)
         schedule.counts = self.counts
-        self.bench.monkeypatch.setattr(experiment, "Deadline", Later(schedule.cloud.clock))
+        self.bench.monkeypatch.setattr(experiment, "Deadline", Deadlines(schedule.cloud.clock))
         numbers = iter(range(10_000))
-        self.bench.monkeypatch.setattr(run_records.secrets, "token_hex", lambda size: f"{next(numbers):04x}")
+        self.bench.monkeypatch.setattr(store.secrets, "token_hex", lambda size: f"{next(numbers):04x}")
         tools = replace(self.tools, store=Store(folder / "results"), clock=schedule.cloud.clock)
         return Runs(bench=self.bench, folder=folder, schedule=schedule, tools=tools)
 

@@ -45,6 +45,16 @@ class FakeClock:
         self.now += seconds
 
 
+class Deadlines:
+    """In the place of the class :class:`Deadline` in a module under test: its deadlines are on this clock."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+
+    def after(self, seconds: float) -> Deadline:
+        return Deadline.after(seconds, self._clock)
+
+
 def waits_on(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every ``wait_until`` of the test sleep on ``clock``; give it deadlines of the same clock."""
     assert wait_until.__kwdefaults__ is not None

@@ -40,6 +40,12 @@ def tree(scripts: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
+def patient_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node's first line may take long: a try of a boot that ended before it would be one more connection."""
+    monkeypatch.setattr("lab.ssh.BOOT_TRY_S", 60.0)
+
+
+@pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
     """A process that sleeps, as the leader of nothing else, and is gone afterwards."""
     process = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL)

@@ -15,7 +15,7 @@ import pytest
 from lab import processes
 from lab.host import Deadline, wait_until
 from lab.processes import MARK, Identity
-from tests.fakes import FakeClock
+from tests.fakes import Deadlines, FakeClock
 
 LOOP = "echo ready; while :; do sleep 0.05; done"
 
@@ -64,7 +64,7 @@ def _zombie(pid):
 def on_a_clock(monkeypatch):
     """The clock of all waits of :mod:`lab.processes` from now on, which moves only by hand."""
     clock = FakeClock()
-    monkeypatch.setattr(processes, "Deadline", SimpleNamespace(after=lambda seconds: Deadline.after(seconds, clock)))
+    monkeypatch.setattr(processes, "Deadline", Deadlines(clock))
     return clock
 
 
@@ -186,11 +186,8 @@ class TestMarked:
         child = start(folder, "echo ready; exec sleep 1000")
         wait_until("the mark", lambda: (processes.marked(folder) or None, ""), Deadline.after(20))
         real, fields, empty = Path.read_bytes, processes.stat_fields, [b""] * 3
-        clock = FakeClock()
+        clock = on_a_clock(monkeypatch)
         monkeypatch.setattr(processes, "time", SimpleNamespace(sleep=lambda seconds: clock.advance(5)))
-        monkeypatch.setattr(
-            processes, "Deadline", SimpleNamespace(after=lambda seconds: Deadline.after(seconds, clock))
-        )
 
         def in_exec(pid):
             found = fields(pid)

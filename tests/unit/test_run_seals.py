@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab import run_records
+from lab import run_records, store
 from lab.journal import RunJournal
 from lab.model import ResultsError
 from lab.run_records import Seal, run_folders, seal_of
@@ -30,10 +31,11 @@ def ended(bench):
 
 
 def test_runs_that_begin_in_the_same_second_never_share_a_folder(bench, monkeypatch):
-    drawn = iter(["aaaa", "aaaa", "bbbb"])
+    drawn, real = iter(["aaaa", "aaaa", "bbbb"]), secrets.token_hex
+    draw = SimpleNamespace(token_hex=lambda size: next(drawn) if size == 2 else real(size))
     moment = datetime(2026, 12, 1, 2, 0, 0, tzinfo=UTC)
-    monkeypatch.setattr(run_records, "datetime", SimpleNamespace(now=lambda zone: moment))
-    monkeypatch.setattr(run_records, "secrets", SimpleNamespace(token_hex=lambda size: next(drawn)))
+    monkeypatch.setattr(store, "datetime", SimpleNamespace(now=lambda zone: moment))
+    monkeypatch.setattr(store, "secrets", draw)
     assert (bench.run().code, bench.run().code) == (0, 0)
     assert [path.name for path in run_folders(bench.results)] == ["20261201T020000Z-aaaa", "20261201T020000Z-bbbb"]
 

@@ -52,12 +52,6 @@ def connect(server):
         host.close()
 
 
-@pytest.fixture
-def patient_boot(monkeypatch):
-    """A node's first line may take long: a try of a boot that ended before it would be one more connection."""
-    monkeypatch.setattr("lab.ssh.BOOT_TRY_S", 60.0)
-
-
 def counting(tmp_path, **settings):
     """A command that leaves one line per execution, and the way to count them."""
     log = tmp_path / "executions"

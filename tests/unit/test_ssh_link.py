@@ -14,7 +14,7 @@ from lab import processes
 from lab.host import Command, Deadline, wait_until
 from lab.model import Interrupted, NodeError, TransportError, WaitTimeout
 from lab.ssh import CONNECT_TIMEOUT_S, UNNOTICED_S, HostKeyMismatch, Reconnect, SshHost
-from tests.fakes import FakeClock
+from tests.fakes import Deadlines, FakeClock
 from tests.link import Link
 from tests.ssh_server import SshServer
 
@@ -66,14 +66,11 @@ class Watch:
     def __call__(self):
         return time.monotonic() + self.ahead_s
 
-    def after(self, seconds):
-        return Deadline.after(seconds, self)
-
 
 @pytest.fixture
 def watch(monkeypatch):
     made = Watch()
-    monkeypatch.setattr("lab.ssh.Deadline", made)
+    monkeypatch.setattr("lab.ssh.Deadline", Deadlines(made))
     return made
 
 
@@ -335,10 +332,8 @@ class TestAnotherMachine:
 
     @pytest.mark.parametrize("moment", ["before", "between", "under a command", "under a transfer", "wait_ready"])
     def test_it_stops_and_is_never_tried_again(
-        self, server, link, host, other, lead_astray, tmp_path, monkeypatch, moment
+        self, server, link, host, other, lead_astray, tmp_path, patient_boot, moment
     ):
-        # One connection is counted below, however late its first line comes.
-        monkeypatch.setattr("lab.ssh.BOOT_TRY_S", 60.0)
         source = tmp_path / "source"
         source.write_bytes(b"x" * LARGE)
         command, _ = counting(tmp_path, "sleep 60; echo out", repeatable=True)
